@@ -16,10 +16,11 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from fljax.cli.running import KINDS
 from fljax.config import reading
-from fljax.config.name_resolution import Offer, offer_of
+from fljax.config.name_resolution import OVERRIDABLE, Offer, offer_of
 from fljax.config.reading import read
-from fljax.core.names import nearest, resolve, shown, unknown
+from fljax.core.names import did_you_mean, resolve, shown, unknown
 from fljax.core.values import accepts
 
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields", "Example", "Examples")
@@ -28,16 +29,7 @@ _EQUATION = re.compile(r"<-| = | ~ |\|\||\b(?:sum|min|max|argmin|argmax|mean)_")
 
 _NOTHING = Offer()
 # Parameters that the experiment gives, and that an option may replace.
-_REPLACEABLE = (
-    "threshold",
-    "baseline",
-    "clients_per_round",
-    "learning_rate",
-    "batch_size",
-    "shuffle",
-    "contribution",
-    "clustering",
-)
+_REPLACEABLE = (*OVERRIDABLE, "contribution", "clustering")
 # Parameters whose types have words of their own.
 _SHAPES = {
     "contribution": "name, table or list of numbers",
@@ -535,19 +527,6 @@ FACTS: Mapping[str, Callable[[str, Any], dict[str, str]]] = {
 
 
 _EMPTY = Docstring((), {}, {}, "")
-# The singular of each kind.
-KINDS = {
-    "algorithms": "algorithm",
-    "datasets": "dataset",
-    "partitions": "partition",
-    "models": "model",
-    "metrics": "metric",
-    "tables": "table",
-    "scenarios": "scenario",
-    "contributions": "contribution",
-    "callbacks": "callback",
-    "configs": "config",
-}
 _REGISTRIES = {
     "algorithms": ("fljax.algorithms", "REGISTRY"),
     "scenarios": ("fljax.scenarios", "REGISTRY"),
@@ -602,8 +581,7 @@ def find(name: str, *, imports: bool = True) -> dict[str, Any]:
             )
         return {"algorithms": builder}
     if not by_kind:
-        close = nearest(name, [form for entries_of_kind in every.values() for form in entries_of_kind])
-        question = f" (did you mean {close!r}?)" if close is not None else ""
+        question = did_you_mean(name, [form for entries_of_kind in every.values() for form in entries_of_kind])
         raise ValueError(f"expected a name that fljax list prints (of {', '.join(KINDS)}), got {shown(name)}{question}")
     return by_kind
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from fljax.cli.running import FigureOptions
-from fljax.core.errors import AlgorithmError, short, user_frame
+from fljax.core.errors import AlgorithmError, short, user_frame, writing_to
 from fljax.core.errors import in_words as words_of
 from fljax.core.names import ABOUT_ALGORITHM
 from fljax.core.plain import tell
@@ -156,13 +156,11 @@ def report_of(run: pathlib.Path, asked: Asked | None, targets: Mapping[str, floa
     more = page.pictures(run, asked)
     _say(more.missing, f"{run}: ")
     paths = list(page.write(run, more=more, targets=targets))
-    try:
+    with writing_to("a folder to write in", run / PICTURES):
         (run / PICTURES).mkdir(exist_ok=True)
         for name, content in more.content.items():
             paths.append(run / PICTURES / f"{name}.png")
             replace(paths[-1], content)
-    except OSError as error:
-        raise _no_folder(run / PICTURES, error) from None
     return paths
 
 
@@ -170,10 +168,8 @@ def write_figures(run: pathlib.Path, asked: Asked, folder: pathlib.Path) -> None
     """Writes the figures that are asked for as PDF and SVG files, and prints their paths."""
     from fljax.report.exporting import write_kinds
 
-    try:
+    with writing_to("a folder to write in", folder):
         written, missing = write_kinds(run, asked, folder)
-    except OSError as error:
-        raise _no_folder(folder, error) from None
     _say(missing)
     _print(written)
 
@@ -182,10 +178,8 @@ def write_pictures(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Pat
     """Writes every picture of the report as a PDF and an SVG file, and prints their paths."""
     from fljax.report.exporting import write_panels
 
-    try:
+    with writing_to("a folder to write in", folder):
         written = write_panels(metrics, records, folder)
-    except OSError as error:
-        raise _no_folder(folder, error) from None
     _print(written)
 
 
@@ -198,7 +192,3 @@ def _say(sentences: tuple[str, ...], before: str = "") -> None:
     """Prints sentences on stderr, beside what the command writes."""
     for sentence in sentences:
         fail(before + sentence, 0)
-
-
-def _no_folder(folder: pathlib.Path, error: OSError) -> ValueError:
-    return ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})")

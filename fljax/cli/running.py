@@ -19,13 +19,13 @@ import signal
 import sys
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from fljax.core.errors import ProcessLost
+from fljax.core.errors import ProcessLost, writing_to
 from fljax.core.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
 
@@ -50,36 +50,10 @@ NoImport = Annotated[
     bool,
     typer.Option("--no-import", help="Refuse import paths, as FLJAX_NO_IMPORT=1 does for all commands."),
 ]
-SaveModels = Annotated[
-    str | None,
-    typer.Option(
-        "--save-models",
-        metavar="last|best|all",
-        help="Save trained models: of the last round, the best evaluation by validation rows, or all evaluations.",
-    ),
-]
 CheckpointEvery = Annotated[
     float, typer.Option("--checkpoint-every", metavar="SECONDS", help="Seconds between two checkpoints, at least.")
 ]
 KeepCheckpoints = Annotated[int, typer.Option("--keep-checkpoints", metavar="N", help="How many checkpoints are kept.")]
-Distributed = Annotated[
-    bool,
-    typer.Option(
-        "--distributed",
-        help="Run together with other processes that were started likewise; on Slurm, Open MPI, Kubernetes and Cloud "
-        "TPUs JAX finds them.",
-    ),
-]
-Coordinator = Annotated[
-    str | None, typer.Option("--coordinator-address", metavar="HOST:PORT", help="Of process 0, with --distributed.")
-]
-Processes = Annotated[int | None, typer.Option("--num-processes", help="Number of processes, with --distributed.")]
-ProcessId = Annotated[
-    int | None, typer.Option("--process-id", help="Number of this process, from 0, with --distributed.")
-]
-Patience = Annotated[
-    float, typer.Option("--initialization-timeout", metavar="SECONDS", help="Wait so long for all, with --distributed.")
-]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run folder.")
 ]
@@ -89,6 +63,20 @@ ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file, or a name
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric to show; may be repeated.")
 ]
+
+# What ``fljax list`` has, with the singular.
+KINDS = {
+    "algorithms": "algorithm",
+    "datasets": "dataset",
+    "partitions": "partition",
+    "models": "model",
+    "metrics": "metric",
+    "tables": "table",
+    "scenarios": "scenario",
+    "contributions": "contribution",
+    "callbacks": "callback",
+    "configs": "config",
+}
 
 
 class RunOptions(NamedTuple):
@@ -106,11 +94,6 @@ class RunOptions(NamedTuple):
     checkpoint_every: CheckpointEvery = 30.0
     keep_checkpoints: KeepCheckpoints = 2
     force: Force = False
-
-    @property
-    def changes(self) -> list[str]:
-        """What the options change in the config."""
-        return _changes(self.overrides, self.seeds)
 
 
 class FigureOptions(NamedTuple):
@@ -169,14 +152,10 @@ class WholeRunOptions(NamedTuple):
     checkpoint_every = RunOptions._field_defaults["checkpoint_every"]
     keep_checkpoints = RunOptions._field_defaults["keep_checkpoints"]
 
-    @property
-    def changes(self) -> list[str]:
-        """What the options change in the config."""
-        return _changes(self.overrides, self.seeds)
 
-
-def _changes(overrides: Sequence[str] | None, seeds: int | None) -> list[str]:
-    return [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
+def changes_of(options: RunOptions | WholeRunOptions) -> list[str]:
+    """What the options change in the config."""
+    return [*(options.overrides or ()), *([] if options.seeds is None else [f"seeds={options.seeds}"])]
 
 
 class WorthOptions(NamedTuple):
@@ -254,11 +233,27 @@ Computing = RunOptions | WholeRunOptions | ReproduceOptions
 class Together(NamedTuple):
     """Options of one run in several processes."""
 
-    distributed: Distributed = False
-    coordinator_address: Coordinator = None
-    num_processes: Processes = None
-    process_id: ProcessId = None
-    initialization_timeout: Patience = 60.0
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="Run together with other processes that were started likewise; on Slurm, Open MPI, Kubernetes and "
+            "Cloud TPUs JAX finds them.",
+        ),
+    ] = False
+    coordinator_address: Annotated[
+        str | None, typer.Option("--coordinator-address", metavar="HOST:PORT", help="Of process 0, with --distributed.")
+    ] = None
+    num_processes: Annotated[
+        int | None, typer.Option("--num-processes", help="Number of processes, with --distributed.")
+    ] = None
+    process_id: Annotated[
+        int | None, typer.Option("--process-id", help="Number of this process, from 0, with --distributed.")
+    ] = None
+    initialization_timeout: Annotated[
+        float,
+        typer.Option("--initialization-timeout", metavar="SECONDS", help="Wait so long for all, with --distributed."),
+    ] = 60.0
 
 
 def with_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -514,10 +509,8 @@ def folder_of(config: Config, options: RunOptions | WholeRunOptions) -> pathlib.
         return options.out
     if options.resume:
         return latest_run(config.name, RUNS)
-    try:
+    with writing_to("a folder to write in", RUNS):
         return new_folder(config.name, RUNS)
-    except OSError as error:
-        raise ValueError(f"expected a folder to write in, got {str(RUNS)!r} ({error.strerror})") from None
 
 
 def new_folder(name: str, runs: pathlib.Path) -> pathlib.Path:
@@ -534,24 +527,16 @@ def new_folder(name: str, runs: pathlib.Path) -> pathlib.Path:
 
 def latest_run(name: str, runs: pathlib.Path) -> pathlib.Path:
     """The latest folder that ``new_folder`` made for exactly this name."""
+    from fljax.results.folders import config_of  # it needs xarray
+
     folders = []
     for folder in runs.glob("*"):
         match = re.fullmatch(re.escape(name) + r"-(\d{8}-\d{6})(?:-(\d+))?", folder.name)
-        if match and folder.is_dir() and _name_in(folder) in (None, name):
+        if match and folder.is_dir() and tomllib.loads(config_of(folder) or "").get("name") in (None, name):
             folders.append((match[1], int(match[2] or 1), folder))
     if not folders:
         raise ValueError(f"expected an earlier run of {name!r} in {str(runs)!r} to resume, got none")
     return max(folders)[-1]
-
-
-def _name_in(folder: pathlib.Path) -> str | None:
-    """The name in a folder's config; None if it cannot be read."""
-    from fljax.core.files import check_links  # it needs NumPy
-
-    with contextlib.suppress(OSError, ValueError):
-        check_links(folder, ("config.toml",))
-        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")).get("name")
-    return None
 
 
 # Options that are not those of a command that resumes, with the number of words that follow them.

@@ -418,11 +418,8 @@ class Config(Resolvable):
     @model_validator(mode="after")
     def _labels(self) -> Config:
         labels = [entry.label for entry in self.algorithms]
-        seen: set[str] = set()
-        for label in labels:
-            if label in seen:
-                raise ValueError(f"expected a different label for each of the algorithms, got {label!r} twice")
-            seen.add(label)
+        if (twice := next((each for place, each in enumerate(labels) if each in labels[:place]), None)) is not None:
+            raise ValueError(f"expected a different label for each of the algorithms, got {twice!r} twice")
         return self
 
     @model_validator(mode="after")

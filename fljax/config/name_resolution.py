@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import pydantic
 from pydantic import ConfigDict, Field
 
-from fljax.config.forms import Call, Count, Named, Resolved
+from fljax.config.forms import Call, Count, Named, Resolved, Table
 from fljax.config.keys import (
     AlgorithmEntry,
     Clustering,
@@ -328,6 +328,7 @@ def _optimizers() -> Mapping[str, Callable[..., Any]]:
 
 
 _Named = TypeVar("_Named", bound=Named)
+_ATable = TypeVar("_ATable", bound=Table)
 
 
 class Registries(NamedTuple):
@@ -582,11 +583,7 @@ def _check_contribution(path: str, chosen: Any, clients: int, names: Registries)
         return
     if not isinstance(chosen, str | Mapping):
         raise ConfigError(f"{path}: expected a name, a table with one, or a list of numbers, got {chosen!r}")
-    raw = {"name": chosen} if isinstance(chosen, str) else chosen
-    try:
-        table = Contribution.model_validate(raw)
-    except pydantic.ValidationError as error:
-        raise ConfigError(*_under(path, sentences(error, raw))) from None
+    table = _table_of(path, Contribution, chosen)
     keys = [key for key in Contribution.model_fields if key != "options"]
     measure = None
     if table.file is None:
@@ -611,19 +608,20 @@ def _clustering(path: str, chosen: Any) -> Clustering:
     """Parses the initial clustering, given as a name or a table with a name."""
     if not isinstance(chosen, str | Mapping | Clustering):
         raise ConfigError(f"{path}: expected a name or a table with one, got {chosen!r}")
-    raw = {"name": chosen} if isinstance(chosen, str) else chosen
-    for key in raw if isinstance(raw, Mapping) else ():
+    for key in chosen if isinstance(chosen, Mapping) else ():
         if key not in Clustering.model_fields:
             raise ConfigError(f"{path}: {unknown('key', key, Clustering.model_fields)}")
+    return _table_of(path, Clustering, chosen)
+
+
+def _table_of(path: str, kind: type[_ATable], chosen: Any) -> _ATable:
+    """A table of its own, given by its name alone or as what it has; its errors have its path."""
+    raw = {"name": chosen} if isinstance(chosen, str) else chosen
     try:
-        return Clustering.model_validate(raw)
+        return kind.model_validate(raw)
     except pydantic.ValidationError as error:
-        raise ConfigError(*_under(path, sentences(error, raw if isinstance(raw, Mapping) else {}))) from None
-
-
-def _under(path: str, said: Iterable[str]) -> list[str]:
-    """Sentences about a table of its own, with the path of the table."""
-    return [f"{path}: {sentence}" if sentence.startswith("expected ") else f"{path}.{sentence}" for sentence in said]
+        told = sentences(error, raw if isinstance(raw, Mapping) else {})
+        raise ConfigError(*(f"{path}{': ' if each.startswith('expected ') else '.'}{each}" for each in told)) from None
 
 
 def _own_local(path: str, table: OwnLocal, config: Config) -> OwnLocal:

@@ -46,7 +46,7 @@ from fljax.config.keys import (
     without_errors,
 )
 from fljax.config.name_resolution import with_resolved_names
-from fljax.core.names import has_separator, nearest, shown, unknown
+from fljax.core.names import did_you_mean, has_separator, shown, unknown
 from fljax.core.values import parameters_of
 from fljax.results.sweeps import Axis
 
@@ -236,8 +236,10 @@ def load(
 def read(path: str | pathlib.Path) -> dict[str, Any]:
     """Reads a TOML file or a shipped config, merged with its bases, as dictionaries; checks limits on values alone."""
     file = find_config(path)
-    if file == pathlib.Path(path) and not file.exists() and (question := suggestion(path)):
-        raise ConfigError(f"expected a config file, got {shown(str(path))}{question}")
+    if file == pathlib.Path(path) and not file.exists():
+        name, what = pathlib.Path(path).as_posix().removesuffix(".toml"), "the shipped config "
+        if question := did_you_mean(name, shipped_configs(), what):
+            raise ConfigError(f"expected a config file, got {shown(str(path))}{question}")
     return _read(file)
 
 
@@ -407,12 +409,6 @@ def find_config(config: str | pathlib.Path) -> pathlib.Path:
     return shipped_configs().get(path.as_posix().removesuffix(".toml"), path)
 
 
-def suggestion(config: str | pathlib.Path) -> str:
-    """A question that names the shipped config with the most similar name; "" if none is similar."""
-    close = nearest(pathlib.Path(config).as_posix().removesuffix(".toml"), shipped_configs())
-    return "" if close is None else f" (did you mean the shipped config {close!r}?)"
-
-
 def about_config(path: pathlib.Path) -> str:
     """A config's description of itself: the comment at its top, in one line."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -497,9 +493,8 @@ def parse_grid(
             assign(raw_cell, axis.path, value, f"{axis.path}={value}")
         cells.append(parse(raw_cell, name=name, imports=imports))
     labels = [entry.label for entry in config.algorithms]
-    for cell in cells:
-        if [entry.label for entry in cell.algorithms] != labels:
-            raise ConfigError("expected the same labels of algorithms in every cell of a grid, got different ones")
+    if any([entry.label for entry in cell.algorithms] != labels for cell in cells):
+        raise ConfigError("expected the same labels of algorithms in every cell of a grid, got different ones")
     for axis in axes:
         for entry in (entry for cell in cells for entry in cell.algorithms):
             hidden = _hidden(entry, axis.path)

@@ -111,6 +111,16 @@ def at_step(step: Any) -> Generator[None, None, None]:
         raise
 
 
+@contextmanager
+def writing_to(what: str, path: Any) -> Generator[None, None, None]:
+    """Turns an OSError inside into a ValueError: ``expected WHAT, got 'PATH' (the system's words)``."""
+    try:
+        yield
+    except OSError as error:
+        words = getattr(error.__cause__, "strerror", None) or error.strerror or error  # ``files.write`` names its cause
+        raise ValueError(f"expected {what}, got {str(path)!r} ({words})") from None
+
+
 def attach(error: BaseException, note: str | None = None, **results: Any) -> None:
     """Adds a note and attributes to an error, also to a frozen one, which gets a subclass; Python sets some."""
     kind, usual = type(error), BaseException.__setattr__

@@ -153,10 +153,10 @@ def nearest(got: str, valid: Iterable[str]) -> str | None:
     return plain[close[0]] if close else None
 
 
-def did_you_mean(got: str, valid: Iterable[str]) -> str:
-    """The end of a sentence: a question with the ``nearest`` name, or nothing."""
+def did_you_mean(got: str, valid: Iterable[str], what: str = "") -> str:
+    """`` (did you mean 'a'?)`` with the most similar name, behind ``what`` it names; empty if no name is similar."""
     close = nearest(got, valid)
-    return "" if close is None else f" (did you mean {close!r}?)"
+    return "" if close is None else f" (did you mean {what}{close!r}?)"
 
 
 def with_article(kind: str) -> str:

@@ -26,6 +26,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.contributions import Measure
+from fljax.core.errors import writing_to
 from fljax.core.files import read_npz, write
 from fljax.core.plain import plain
 from fljax.data import stack
@@ -38,15 +39,15 @@ from fljax.experiments.inputs.entrants import DOUBLE, described, entrants, marks
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.experiments.programs import check
 from fljax.protocol import AbsentRows, Federation, Task
+from fljax.report.tables import Row, best_cell_rows, main_table, summary
 from fljax.results import Result, Results, folders
 from fljax.results.clients import gains_frame
-from fljax.results.events import at_end, weights_in_words
+from fljax.results.events import at_end
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
 from fljax.results.identity import differences, write_environment
 from fljax.results.non_finite import InfiniteLoss, diverged_seeds
-from fljax.results.records import directions
 from fljax.results.stores import copy, is_long
-from fljax.results.sweeps import axes_of, best
+from fljax.results.sweeps import axes_of
 from fljax.training import Local
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Comparison(NamedTuple):
         """
         import pandas as pd
 
-        head, *lines = self._lines()[2]
+        head, *lines = main_table(self.metrics)[0]
         return pd.DataFrame(lines, columns=pd.Index(head)).set_index("algorithm")
 
     def summary(self) -> pd.DataFrame:
@@ -112,8 +113,6 @@ class Comparison(NamedTuple):
         For a sweep, in the best cell of each algorithm; its label names the cell.
         """
         import pandas as pd
-
-        from fljax.report.tables import Row, best_cell_rows, summary
 
         if axes_of(self.metrics):
             rows, marks = best_cell_rows(self.metrics)
@@ -145,10 +144,8 @@ class Comparison(NamedTuple):
 
         file = pathlib.Path(path)
         file = file / "report.html" if file.is_dir() else file
-        try:
+        with writing_to("a file to write the page to", path):
             report.write_page(file, self.metrics, self.records, self.name, self.origin)
-        except OSError as error:
-            raise ValueError(f"expected a file to write the page to, got {str(path)!r} ({error.strerror})") from None
         return file
 
     def save(
@@ -174,7 +171,7 @@ class Comparison(NamedTuple):
         return _save(self, _free(pathlib.Path(folder), overwrite), models)
 
     def __repr__(self) -> str:
-        title, _, (head, *lines) = self._lines()
+        (head, *lines), title, _ = main_table(self.metrics)
         words = [f"Comparison of {len(self.labels)} algorithms. {title}"]
         for label, *cells in lines:
             told = (f"{column} {cell}" for column, cell in zip(head[1:], cells, strict=True) if cell)
@@ -184,23 +181,8 @@ class Comparison(NamedTuple):
     def _repr_html_(self) -> str:
         from fljax.core.pages import table  # imported here, since it takes a template
 
-        title, caption, lines = self._lines()
+        lines, title, caption = main_table(self.metrics)
         return table(lines, f"{title}. {caption}.")
-
-    def _lines(self) -> tuple[str, str, list[tuple[str, ...]]]:
-        """Title, caption and lines of the table, of which the first has the headings; of a sweep its best cells."""
-        from fljax import report
-
-        marks = diverged_seeds(self.metrics)
-        if axes_of(self.metrics):
-            metric = str(self.metrics.attrs["metric"])
-            rows = report.best_rows(best(self.metrics, metric), metric, marks)
-            told = "; ".join(filter(None, ["(edge): edge of the grid", weights_in_words(self.metrics)]))
-            return "Best cells at the last evaluation", told, [tuple(row) for row in rows]
-        rows, seeds = report.summary(self.metrics), self.metrics.sizes["seed"]
-        shown = report.overview(rows, seeds, marks, directions(self.metrics))
-        lines = [(label, *cells) for label, cells in shown.lines.items()]
-        return shown.title, shown.caption, [("algorithm", *shown.columns), *lines]
 
 
 def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> pathlib.Path:
@@ -212,7 +194,7 @@ def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> 
     trained = _trained(comparison) if models == "last" else {}
     checksum = _checksum(next(iter(trained.values()))[1].federation) if trained else 0
     text = _with_models(name, text, models)
-    try:
+    with writing_to("a folder to write in", folder):
         folder.mkdir(parents=True, exist_ok=True)
         _remove_models(folder)
         for other in {CONFIG, COMPARISON} - {name}:
@@ -229,8 +211,6 @@ def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> 
         for label, result in comparison.results.items():
             if is_long(result.records):
                 copy(result.records, folders.records_of(folder, label))
-    except OSError as error:
-        raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
     return folder
 
 

@@ -47,9 +47,10 @@ from fljax.results.events import STOPPED, EventLog, Line, OnEvent, Parts, append
 from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save
 from fljax.results.identity import begin_checkpoints, write_environment
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
-from fljax.results.sweeps import Axis, Best, axes_of, best, parts_of, unstack_cells, values_of
+from fljax.results.sweeps import Axis, Best, axes_of, best, divergences_in, parts_of, unstack_cells, values_of
 
 _STANDALONE = "standalone.npz"
+Convert = Callable[[Block], Block]
 
 
 class CallbackBuilder:
@@ -81,7 +82,9 @@ class CallbackBuilder:
         builders = (*setup.callbacks, *callbacks)
         return cls(directory, log, setup.stop, builders, setup.seeds, setup.rounds, setup.opt_out_threshold)
 
-    def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Callbacks:
+    def callback(
+        self, label: str, parts: Parts | None = None, cells: Sequence[int] = (), convert: Convert | None = None
+    ) -> Callbacks:
         """The callback of an algorithm, in ``cells`` that run together; it compares with the first of ``parts``."""
 
         def record(block: Block) -> None:
@@ -97,7 +100,7 @@ class CallbackBuilder:
         if self._stop is not None:
             callbacks.append(EarlyStop(label, self._stop(), self._log))
         baseline = None if parts is None else _baseline(parts)
-        return Callbacks(callbacks, baseline, self._opt_out_threshold, label, tuple(cells))
+        return Callbacks(callbacks, baseline, self._opt_out_threshold, label, tuple(cells), convert)
 
     def _built(self, entry: CallbackSetup, label: str, cells: tuple[int, ...]) -> Callback:
         callback = entry.build(
@@ -132,8 +135,9 @@ class Callbacks:
         opt_out_threshold: OptOut = 0.0,
         label: str = "",
         cells: tuple[int, ...] = (),
+        convert: Convert | None = None,  # what blocks become first
     ) -> None:
-        self._whose = {"label": label, "cells": cells}
+        self._whose, self._convert = {"label": label, "cells": cells}, convert
         self._callbacks, self._baseline, self._threshold = list(callbacks), baseline, opt_out_threshold
 
     def __call__(self, block: Block) -> bool:
@@ -148,7 +152,7 @@ class Callbacks:
 
     def _compared(self, block: Block) -> Block:
         """The block with gains over the baseline's model after as many rounds, or after its last one."""
-        block = block._replace(**self._whose)
+        block = (block if self._convert is None else self._convert(block))._replace(**self._whose)
         if self._baseline is None:
             return block
         metrics = dict(block.metrics)
@@ -568,15 +572,4 @@ def outcome_of(joined: Results) -> Outcome:
     """What joined results say: the best cells of a sweep, what diverged, and which losses are infinite."""
     metrics = joined.metrics
     chosen = best(metrics, metrics.attrs["metric"]) if axes_of(metrics) else ()
-    return Outcome(*joined, _diverged(metrics), infinite=infinite_losses(metrics), best=chosen)
-
-
-def _diverged(metrics: xr.Dataset) -> tuple[tuple[Any, ...], ...]:
-    names = axes_of(metrics)
-    table = metrics["diverged"].transpose("algorithm", *names, "seed")
-    diverged = []
-    for place in np.argwhere(table.values >= 0):
-        label, *cell, seed = (table[dim].values.tolist()[i] for dim, i in zip(table.dims, place, strict=True))
-        of_cell = [dict(zip(names, cell, strict=True))] if names else []
-        diverged.append((label, *of_cell, seed, int(table.values[tuple(place)])))
-    return tuple(diverged)
+    return Outcome(*joined, divergences_in(metrics), infinite=infinite_losses(metrics), best=chosen)

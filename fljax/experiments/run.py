@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from fljax.experiments.conductor import (
     trained_alone,
 )
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.preparation import OfPooled, build_plan, result_by_client, setup_of, with_pool
+from fljax.experiments.inputs.preparation import block_by_client, build_plan, result_by_client, setup_of, with_pool
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup, weights_of
 from fljax.experiments.programs import Ahead, ahead_of_run
 from fljax.experiments.programs import check as check
@@ -162,7 +163,11 @@ class _Computation(NamedTuple):
             metrics = with_names(metrics, setup.world.names)
         metrics = metrics.assign_attrs(weights_of([entry]))
         result = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
-        short = self._short(label, result)
+        if stores.is_long(result.records):  # they stay in their store
+            short = stores.by_round(result.records)
+        else:
+            self.outputs.files.forget_records(label)
+            short = result.records
         log.note(_cost_in_words(metrics), label, rounds, rounds)
         for diverged in result.divergences:
             log.note(f"{diverged}; frozen there", label, diverged.round, rounds)
@@ -186,13 +191,14 @@ class _Computation(NamedTuple):
             usual = range(0, own.rounds, own.evaluate_every)
             schedule = schedule._replace(rounds=own.rounds - before, evaluate_at=(*schedule.evaluate_at, *usual))
 
-        callback = self.builder.callback(label, parts)
+        convert = functools.partial(block_by_client, setup=self.setup, reference=self.reference)
+        callback = self.builder.callback(label, parts, convert=convert if entry.pooled else None)
 
         def progress(block: Block) -> None:
             outputs.log.train(label, block.round, block.rounds, progress_of(block))
 
         hooks = Hooks(
-            callbacks=(progress, OfPooled(callback, self.setup, self.reference) if entry.pooled else callback),
+            callbacks=(progress, callback),
             on_memory=memory_notes(outputs.log, label, own.rounds),
             checkpoint=outputs.files.checkpoint(label),
             **outputs.models.arguments(own, label, plan),
@@ -203,13 +209,6 @@ class _Computation(NamedTuple):
             return run_plans(*given, initial=initial, leave_records=True)[0], None
         except NotFinite as stop:
             return stop.results[0], stop
-
-    def _short(self, label: str, result: Result) -> Any:
-        """The records of an algorithm for the results; long ones stay in their store."""
-        if stores.is_long(result.records):
-            return stores.by_round(result.records)
-        self.outputs.files.forget_records(label)
-        return result.records
 
 
 # The label of standalone training among estimates.

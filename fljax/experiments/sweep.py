@@ -278,16 +278,13 @@ def _same_record(parts: Sequence[pathlib.Path], force: bool) -> tuple[str, str]:
     return first, "; ".join(filter(None, [Differences(tuple(changed)).sentence, words]))
 
 
-class Joined(NamedTuple):
-    """The joined parts of a sweep."""
+def join_parts(
+    grid: Grid, directory: pathlib.Path, count: int, force: bool = False
+) -> tuple[Outcome | None, tuple[int, ...], int]:
+    """The algorithms whose parts have ended (None: there are none), also written to the sweep's folder, without JAX.
 
-    outcome: Outcome | None  # of the algorithms whose parts have ended; None if there are none
-    unfinished: tuple[int, ...]  # numbers, from 1, of the parts that lack results
-    parts: int  # how many have cells
-
-
-def join_parts(grid: Grid, directory: pathlib.Path, count: int, force: bool = False) -> Joined:
-    """The results of all algorithms whose parts have ended, also written to the sweep's folder, without JAX."""
+    And the numbers, from 1, of the parts that lack results, and how many parts have cells.
+    """
     parts = dict(enumerate(split(grid, count), 1))
     results = {number: _results(part, folder_of(directory, number, count)) for number, part in parts.items()}
     unfinished = tuple(number for number, part in parts.items() if set(part.labels) - results[number].keys())
@@ -303,7 +300,7 @@ def join_parts(grid: Grid, directory: pathlib.Path, count: int, force: bool = Fa
             whole[label] = Results(joined_parts(grid.axes, metrics), joined_parts(grid.axes, records))
             environments |= {number: folder_of(directory, number, count) / folders.ENVIRONMENT for number in numbers}
     if not whole:
-        return Joined(None, unfinished, len(parts))
+        return None, unfinished, len(parts)
     text, experiment = dumps(grid.config), _experiment(grid)
     record, forced = _same_record([folder_of(directory, number, count) for number in sorted(environments)], force)
     with folders.claim(directory, text, True, experiment.grid, computes=False):
@@ -311,7 +308,7 @@ def join_parts(grid: Grid, directory: pathlib.Path, count: int, force: bool = Fa
         joined.metrics.attrs.pop(DATA, None)  # that of one part
         join_environments(directory / folders.ENVIRONMENT, dict(sorted(environments.items())))
         folders.save(directory, joined, text, record)
-    return Joined(outcome_of(joined), unfinished, len(parts))
+    return outcome_of(joined), unfinished, len(parts)
 
 
 def ranges(numbers: Sequence[int]) -> str:

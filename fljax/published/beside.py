@@ -26,7 +26,7 @@ from fljax.metrics.uncertainty import align_clusters, over_seeds
 from fljax.published.tables import Published, Sample, plain_label, plain_metric, select
 from fljax.published.verdicts import DEVIATION_OVER_CLIENTS, STANDARD_DEVIATION, STANDARD_ERROR, spread
 from fljax.report.tables import last_values, with_spread
-from fljax.results.events import end_of
+from fljax.results.events import array_of, end_of
 from fljax.results.non_finite import diverged_seeds
 
 # With ``quick``: so few rounds that only errors are found.
@@ -225,10 +225,7 @@ def _over_clients(metrics: xr.Dataset, label: str, row: Published) -> float:
 
 def _over_rounds(metrics: xr.Dataset, label: str, name: str, *dims: str) -> np.ndarray | None:
     """``[seed, evaluated_round, *dims]`` of one algorithm; None if the variable does not exist."""
-    whole = ("algorithm", "seed", "evaluated_round", *dims)
-    if name not in metrics or set(metrics[name].dims) != set(whole) or not metrics[name].size:
-        return None
-    return np.asarray(metrics[name].sel(algorithm=label).transpose(*whole[1:]).values, float)
+    return array_of(metrics, name, "seed", "evaluated_round", *dims, algorithm=label)
 
 
 def _prefix(row: Published) -> str:

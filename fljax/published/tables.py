@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from fljax.core.errors import writing_to
 from fljax.core.files import write
 from fljax.core.names import shown, unknown
 
@@ -224,12 +225,9 @@ def save_cells(path: pathlib.Path, cells: Sequence[Measured]) -> None:
     """Writes cells into a file; of those that it already has, the same places are replaced and others stay."""
     before = read_cells(path) if path.exists() else []
     merged = {measured.cell: measured for measured in (*before, *cells)}
-    try:
+    with writing_to("a place for measured cells", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, _text(merged.values()).encode())
-    except OSError as error:
-        said = getattr(error.__cause__, "strerror", None) or error.strerror or error
-        raise ValueError(f"expected a place for measured cells, got {str(path)!r} ({said})") from None
 
 
 def _once(cells: list[Measured], where: pathlib.Path) -> list[Measured]:

@@ -51,15 +51,11 @@ def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
       certificate: of ``fljax.games.certificate_dataset``.
     """
     rows = [["client", "deviation", "gain", "from", "to", "loss of others", "change of welfare", "verdict"]]
-    means = certificate[["loss", "welfare"]].mean("seed")
+    means = certificate[["mean", "low", "high", "loss", "welfare"]].mean("seed")
+    words = [certificate[name].values.astype(str).tolist() for name in ("deviation", "verdict_of_cell")]
     for cell in np.argsort(-certificate["mean"].values, kind="stable"):
-        entry = certificate.isel(cell=cell)
-        numbers = [entry["mean"], entry["low"], entry["high"], *(means[name][cell] for name in ("loss", "welfare"))]
-        verdict = str(entry["verdict_of_cell"].values)
-        deviation = str(entry["deviation"].values)
-        rows.append(
-            [_name_of(certificate, int(cell)), deviation, *(f"{float(number):+.4f}" for number in numbers), verdict]
-        )
+        numbers = [f"{float(values[cell]):+.4f}" for values in means.values()]
+        rows.append([_name_of(certificate, int(cell)), words[0][cell], *numbers, words[1][cell]])
     return rows
 
 
@@ -232,10 +228,8 @@ def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     rows = list(dict.fromkeys(map(str, certificate["deviation"].values)))
     clients = certificate.sizes["client"]
     gains, verdicts = np.full((len(rows), clients), np.nan), np.full((len(rows), clients), "", dtype=object)
-    for cell in range(certificate.sizes["cell"]):
-        entry = certificate.isel(cell=cell)
-        place = rows.index(str(entry["deviation"].values)), int(entry["deviator"])
-        gains[place], verdicts[place] = float(entry["mean"]), str(entry["verdict_of_cell"].values)
+    places = [rows.index(str(name)) for name in certificate["deviation"].values], certificate["deviator"].values
+    gains[places], verdicts[places] = certificate["mean"].values, certificate["verdict_of_cell"].values.astype(str)
     labels = [style.printable(row, 30) for row in rows]
     beside = max(style.width_of(label, 9) for label in labels)
     lines = sum(1 + label.count("\n") for label in labels)

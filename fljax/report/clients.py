@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,13 +19,13 @@ from fljax.data import ClientCounts
 from fljax.data.clients import name_text
 from fljax.metrics import incentivised_participation_rate, opt_outs
 from fljax.report import style
-from fljax.report.kinds.sources import HasResults, Material, Source, at_last, having, of_clients, rates, read
+from fljax.report.kinds.sources import HasResults, Material, Source, having, of_clients, rates, read
 from fljax.report.tables import with_spread
 from fljax.results import folders
 from fljax.results.clients import ClientGain, GainShare, gain_shares, gains, gains_at_best, names_of
 from fljax.results.events import Results, end_of
 from fljax.results.records import last_clusters
-from fljax.results.sweeps import axes_of
+from fljax.results.sweeps import axes_of, cells_of, places_of
 
 # Up to so many clients are drawn one by one, with their names; more become a map or a band.
 MOST_CLIENTS = 60
@@ -41,40 +41,40 @@ def data_picture(counts: ClientCounts, heading: str = "") -> Figure:
     figure = Figure(figsize=(width, 4.6), layout="constrained")
     axes = style.panel(figure)
     if counts.labels is None:
-        _boxes(axes, counts) if few else _bands(axes, counts)
+        assert counts.targets is not None
+        numbers = [np.asarray(targets, float) for targets in counts.targets]
+        _boxes(axes, numbers) if few else _bands(axes, numbers)
     elif few and counts.labels.shape[1] <= MOST_LABELS:
-        _bars(axes, counts)
+        _bars(axes, counts, counts.labels)
         style.legend_below(figure, style.labelled([axes]))
     else:
-        _map(figure, axes, counts)
+        _map(axes, counts, counts.labels.T)
+    if few or counts.labels is not None:
+        _clients_below(axes, counts)
     if heading:
         axes.set_title(style.printable(heading, 400))
         style.finish(axes)
     return figure
 
 
-def _bars(axes: Axes, counts: ClientCounts) -> None:
-    assert counts.labels is not None
+def _bars(axes: Axes, counts: ClientCounts, labels: np.ndarray) -> None:
     place, below = np.arange(len(counts.clients)), np.zeros(len(counts.clients))
-    count = counts.labels.shape[1]
+    count = labels.shape[1]
     more = [colormaps["tab10"](number) for number in range(count)]
     colours = style.COLOURS if count <= len(style.COLOURS) else more
-    for label, rows, colour in zip(counts.classes, counts.labels.T, colours, strict=False):
+    for label, rows, colour in zip(counts.classes, labels.T, colours, strict=False):
         axes.bar(place, rows, bottom=below, width=0.82, color=colour, label=style.printable(name_text(label)))
         below = below + rows
     axes.set_ylabel("training rows")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    _clients_below(axes, counts)
 
 
-def _map(figure: Figure, axes: Axes, counts: ClientCounts) -> None:
-    assert counts.labels is not None
-    labels = counts.labels.T
+def _map(axes: Axes, counts: ClientCounts, labels: np.ndarray) -> None:
     image = axes.imshow(
         np.ma.masked_equal(labels, 0), aspect="auto", interpolation="nearest", cmap="viridis_r", origin="lower"
     )
     axes.grid(visible=False)
-    bar = figure.colorbar(image, ax=axes, pad=0.01)
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.01)
     bar.set_label("training rows (white: none)", fontsize=9.5, color=style.INK)
     bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     names = [_short(label) for label in counts.classes]
@@ -84,14 +84,12 @@ def _map(figure: Figure, axes: Axes, counts: ClientCounts) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda at, _: names[int(at)] if 0 <= at < len(names) else ""))
     axes.set_ylabel("label")
-    _clients_below(axes, counts)
 
 
-def _boxes(axes: Axes, counts: ClientCounts) -> None:
-    assert counts.targets is not None
+def _boxes(axes: Axes, numbers: Sequence[np.ndarray]) -> None:
     axes.boxplot(
-        [np.asarray(targets, float) for targets in counts.targets],
-        positions=np.arange(len(counts.clients)),
+        numbers,
+        positions=np.arange(len(numbers)),
         widths=0.6,
         patch_artist=True,
         boxprops={"facecolor": style.COLOURS[4], "edgecolor": style.INK},
@@ -100,14 +98,11 @@ def _boxes(axes: Axes, counts: ClientCounts) -> None:
         manage_ticks=False,
     )
     axes.set_ylabel("number to predict (training rows)")
-    _clients_below(axes, counts)
 
 
-def _bands(axes: Axes, counts: ClientCounts) -> None:
+def _bands(axes: Axes, numbers: Sequence[np.ndarray]) -> None:
     """Median and range of each client's numbers, with clients in the order of their medians."""
-    assert counts.targets is not None
-    shown = [np.asarray(targets, float) for targets in counts.targets if len(targets)]
-    quartiles = np.array([np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]) for targets in shown])
+    quartiles = np.array([np.quantile(each, [0, 0.25, 0.5, 0.75, 1]) for each in numbers if len(each)])
     quartiles = quartiles[np.argsort(quartiles[:, 2], kind="stable")]
     place = np.arange(len(quartiles))
     for low, high, colour, name in ((0, 4, style.COLOURS[4], "all rows"), (1, 3, style.COLOURS[0], "middle half")):
@@ -318,13 +313,12 @@ def leaving(source: Source) -> pd.DataFrame:
 
 def _of_cells(metrics: xr.Dataset, records: xr.Dataset) -> pd.DataFrame:
     """The table of every cell of a sweep, one behind the other."""
-    axes, tables = axes_of(metrics), list[pd.DataFrame]()
-    for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
-        at = dict(zip(axes, place, strict=True))
-        cell = metrics.isel(at, drop=True).assign_attrs(grid="{}")
+    tables = list[pd.DataFrame]()
+    for values, cell in cells_of(metrics, axes_of(metrics)):
+        at = places_of(metrics, values)
         table = leaving(Results(cell, records.isel(at, drop=True, missing_dims="ignore")))
-        for column, (name, number) in enumerate(at.items(), 1):
-            table.insert(column, name, metrics[name].values[number].item(), allow_duplicates=True)
+        for column, (name, value) in enumerate(values.items(), 1):
+            table.insert(column, name, value, allow_duplicates=True)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
@@ -335,7 +329,7 @@ def _part(material: Material, label: str, kind: str) -> pd.DataFrame:
     seeds, count = metrics.sizes["seed"], metrics.sizes[kind]
     nothing = np.full((seeds, count), np.nan)
     values = {
-        column: at_last(metrics, prefix + name, label) if label in having(material, prefix + name) else nothing
+        column: style.at_last(metrics, prefix + name, label) if label in having(material, prefix + name) else nothing
         for column, name in _METRICS.items()
     }
     decisions = _decisions(material, label, prefix, values)
@@ -353,7 +347,7 @@ def _part(material: Material, label: str, kind: str) -> pd.DataFrame:
     kinds, names = "unseen" if prefix else "seen", np.tile(names_of(metrics, kind), seeds)
     table = pd.DataFrame({"algorithm": label, "seed": seed, "clients": kinds, "client": client, "name": names})
     table = table.assign(**{column: numbers.ravel() for column, numbers in values.items()})
-    table = table.assign(**{column: _as_bools(numbers) for column, numbers in decisions.items()})
+    table = table.assign(**{column: pd.array(each.ravel(), dtype="boolean") for column, each in decisions.items()})
     why = [
         "; ".join(words for column, words in REASONS.items() if decisions[column].ravel()[at] == 1)
         for at in range(seeds * count)
@@ -392,9 +386,3 @@ def _last_record(records: xr.Dataset, name: str, count: int, metrics: xr.Dataset
     done = metrics["evaluated_round"].values[end_of(metrics, label)]
     known = (records["round"].values < done) & np.isfinite(values).any(axis=(0, 2))
     return values[:, np.flatnonzero(known)[-1]] if known.any() else None
-
-
-def _as_bools(values: np.ndarray) -> pd.Series:
-    """1, 0 and NaN as True, False and missing."""
-    flat = values.ravel()
-    return pd.Series(pd.array([None if np.isnan(number) else bool(number) for number in flat], dtype="boolean"))

@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import matplotlib
-import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
@@ -25,7 +24,7 @@ from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, digits_of, pivot, summary, when
 from fljax.results.non_finite import diverged_seeds
 from fljax.results.records import better
-from fljax.results.sweeps import axes_of
+from fljax.results.sweeps import axes_of, cells_of
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -122,9 +121,7 @@ def latex_cell(mean: str, spread: str, best: bool, more: str = "") -> str:
 def csv_metrics(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
     """All or ``chosen`` metrics as CSV, unrounded: a line for each algorithm, and in a sweep for each cell."""
     axes, body, known = axes_of(metrics), list[list[object]](), set[str]()
-    for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
-        cell = metrics.isel(dict(zip(axes, place, strict=True)))
-        values = [metrics[name].values[at].item() for name, at in zip(axes, place, strict=True)]
+    for values, cell in cells_of(metrics, axes):
         marks = diverged_seeds(cell)
         for row in summary(cell):
             if row.seeds:
@@ -132,7 +129,7 @@ def csv_metrics(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
                 if not chosen or row.metric in chosen:
                     numbers = [row.mean, row.std, row.seeds, row.round]
                     words = [marks.get(row.algorithm, ""), better(metrics, row.metric)]
-                    body.append([row.algorithm, *values, row.metric, *numbers, *words])
+                    body.append([row.algorithm, *values.values(), row.metric, *numbers, *words])
     for name in chosen:
         if name not in known:
             raise ValueError(unknown("metric", name, sorted(known)))

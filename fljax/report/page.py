@@ -10,7 +10,7 @@ import math
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from fljax.core import files, pages
+from fljax.core import pages
 from fljax.core.files import replace
 from fljax.core.names import duration
 from fljax.core.sameness import forced_in
@@ -29,13 +29,13 @@ from fljax.report.kinds.registry import KINDS, Asked, draw_kinds
 from fljax.report.kinds.sources import Source, read
 from fljax.report.style import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
-from fljax.report.tables import Row, best_rows, cell, pivot, summary, target_lines, title, to_target, when
+from fljax.report.tables import Row, cell, main_table, pivot, summary, target_lines, title, to_target, when
 from fljax.results import Line, RunState, best_cell, is_running, read_lines, read_state
 from fljax.results.events import Results, weights_in_words
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, RESULTS, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 from fljax.results.records import directions, is_lower
-from fljax.results.sweeps import axes_of, best
+from fljax.results.sweeps import axes_of, divergences_in
 
 DPI = 110  # of pictures: 1540 pixels across, where a page is 1180 wide
 
@@ -82,18 +82,24 @@ def write(
         for name, value in (targets or {}).items()
     ]
     path, page = folder / ("sweep.png" if axes_of(metrics) else "report.png"), folder / "report.html"
-    with fonts_for(texts_of(metrics, heading)):
-        drawn = _picture(metrics, records, heading)
-        content = png(drawn)
-    files.replace(path, content)
-    shown = [*reached, _panels(drawn, content, metrics), _more(more), _clusters(metrics, records)]
-    text = _page(heading, metrics, shown, attached_to(folder))
-    files.replace(page, text.encode())
+    content, panels = _picture(metrics, records, heading)
+    replace(path, content)
+    shown = [*reached, panels, _more(more), _clusters(metrics, records)]
+    replace(page, _page(heading, metrics, shown, attached_to(folder)).encode())
     return path, page
 
 
-def _picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figure:
-    return sweep_picture(metrics, heading) if axes_of(metrics) else picture(metrics, records, heading)
+def _picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> tuple[bytes, str]:
+    """The picture of all panels, or of the grid of a sweep, and its section of a page; nothing without panels."""
+    swept = bool(axes_of(metrics))
+    with fonts_for(texts_of(metrics, heading)):
+        figure = sweep_picture(metrics, heading) if swept else picture(metrics, records, heading)
+        content = png(figure)
+    if swept:
+        return content, pages.section("Grid", pages.image(content, title(str(metrics.attrs["metric"]))))
+    titles = [axes.get_title().replace("\n", ", ").replace(r"\$", "$") for axes in figure.axes]
+    words = "; ".join(titles)
+    return content, pages.section("Picture", pages.wide(pages.image(content, words))) if titles else ""
 
 
 def write_page(
@@ -108,10 +114,8 @@ def write_page(
       heading: of the page.
       attached: texts at the end of the page, by title.
     """
-    with fonts_for(texts_of(metrics)):
-        drawn = _picture(metrics, records)
-        panels = _panels(drawn, png(drawn), metrics)
-    files.replace(path, _page(heading, metrics, [panels, _clusters(metrics, records)], attached).encode())
+    shown = [_picture(metrics, records)[1], _clusters(metrics, records)]
+    replace(path, _page(heading, metrics, shown, attached).encode())
 
 
 def attached_to(folder: pathlib.Path) -> dict[str, str]:
@@ -137,8 +141,7 @@ def _tables(metrics: xr.Dataset) -> list[str]:
 
 def _best_cells(metrics: xr.Dataset) -> list[str]:
     """The best cells of a sweep."""
-    metric = str(metrics.attrs["metric"])
-    table = pages.table(best_rows(best(metrics, metric), metric, diverged_seeds(metrics)))
+    table = pages.table(main_table(metrics)[0])
     told = ["At the last evaluation. (edge): edge of the grid; any: makes no difference", weights_in_words(metrics)]
     words = pages.note(f"{'; '.join(filter(None, told))}.")
     return [pages.section("Best cells", words, pages.wide(table))]
@@ -173,14 +176,6 @@ def _clusters(metrics: xr.Dataset, records: xr.Dataset) -> str:
     return pages.section("Clusters", table) if found.size else ""
 
 
-def _panels(figure: Figure, content: bytes, metrics: xr.Dataset) -> str:
-    """The section of a page with the picture of all panels, or of the grid of a sweep; nothing if there are none."""
-    if axes_of(metrics):
-        return pages.section("Grid", pages.image(content, title(str(metrics.attrs["metric"]))))
-    titles = [axes.get_title().replace("\n", ", ").replace(r"\$", "$") for axes in figure.axes]
-    return pages.section("Picture", pages.wide(pages.image(content, "; ".join(titles)))) if titles else ""
-
-
 def _more(more: Pictures | None) -> str:
     """The section of a page with kinds of figure, and what is missing for others."""
     if more is None:
@@ -202,18 +197,11 @@ def note(rows: list[Row]) -> str:
 
 
 def _diverged(metrics: xr.Dataset) -> list[str]:
-    if "diverged" not in metrics:
-        return []
-
-    def who(algorithm: Any, seed: Any) -> str:
-        return in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)
-
-    return [
-        pages.note(f"{algorithm}, seed {seed}: diverged in round {int(round_)}{who(algorithm, seed)}.", kind="warning")
-        for algorithm in metrics["algorithm"].values
-        for seed in metrics["seed"].values
-        if (round_ := metrics["diverged"].sel(algorithm=algorithm, seed=seed).item()) >= 0
-    ]
+    notes = list[str]()
+    for algorithm, seed, round_ in divergences_in(metrics):
+        who = in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)
+        notes.append(pages.note(f"{algorithm}, seed {seed}: diverged in round {round_}{who}.", kind="warning"))
+    return notes
 
 
 def metric_tables(rows: list[Row], diverged: Mapping[str, str]) -> list[str]:
@@ -346,9 +334,7 @@ def _progress(state: RunState) -> str:
     lines: list[tuple[str, ...]] = [("Algorithm", "State", "", unit, f"{unit} per second", "Time left")]
     for each in state.algorithms:
         bar = pages.bar(min(1.0, each.round / each.rounds) if each.rounds else 0.0)
-        rate = "–" if each.rate is None else f"{each.rate:.3g}"
-        left = "–" if each.left is None or each.state != "training" else duration(each.left)
-        lines.append((each.label, each.state, bar, f"{each.round} of {each.rounds}", rate, left))
+        lines.append((each.label, each.state, bar, *each.in_words))
     return pages.wide(pages.table(lines))
 
 

@@ -166,8 +166,18 @@ def has(dataset: xr.Dataset, name: str) -> bool:
 
 
 def values_of(dataset: xr.Dataset, name: str, algorithm: str, *dimensions: str) -> np.ndarray:
-    """The values of one algorithm, ``[*dimensions]``."""
-    return np.asarray(dataset[name].sel(algorithm=algorithm).transpose(*dimensions).values, float)
+    """``[*dimensions]`` of one algorithm; values that do not depend on the algorithm or a dimension are repeated."""
+    values = dataset[name].sel(algorithm=algorithm) if "algorithm" in dataset[name].dims else dataset[name]
+    for dimension in dimensions:
+        if dimension not in values.dims:
+            values = values.expand_dims({dimension: dataset.sizes[dimension]})
+    return np.asarray(values.transpose(*dimensions).values, float)
+
+
+def at_last(metrics: xr.Dataset, name: str, label: str) -> np.ndarray:
+    """``[seed, client]`` at the algorithm's own last evaluation; over ``unseen`` where the name begins so."""
+    dimension = "unseen" if name.startswith("unseen_") else "client"
+    return values_of(metrics, name, label, "seed", "evaluated_round", dimension)[:, end_of(metrics, label)]
 
 
 def recorded(values: np.ndarray) -> np.ndarray:
@@ -185,10 +195,8 @@ def steps(axes: Axes, values: np.ndarray, **look: Any) -> None:
 
 def spread_of_clients(axes: Axes, shown: Shown, name: str) -> None:
     """Draws the share of clients, pooled over seeds, whose value at the last evaluation is at most x, by algorithm."""
-    dimension = "unseen" if name.startswith("unseen_") else "client"
     for algorithm, look in shown.looks.items():
-        values = values_of(shown.metrics, name, algorithm, "seed", "evaluated_round", dimension)
-        steps(axes, values[:, end_of(shown.metrics, algorithm)], label=printable(algorithm), **look.line)
+        steps(axes, at_last(shown.metrics, name, algorithm), label=printable(algorithm), **look.line)
     axes.set(ylabel="share of clients at or below", ylim=(0, 1.02))
     write_percents(axes.yaxis)
 

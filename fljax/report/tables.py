@@ -14,9 +14,9 @@ from fljax.metrics.formulas import rounds_to_target
 from fljax.metrics.registry import is_lower_better
 from fljax.metrics.scores import score_name
 from fljax.metrics.uncertainty import main_columns, over_seeds
-from fljax.results.events import at_end, end_of
+from fljax.results.events import array_of, at_end, end_of, weights_in_words
 from fljax.results.non_finite import diverged_seeds
-from fljax.results.records import is_lower
+from fljax.results.records import directions, is_lower
 from fljax.results.sweeps import VALIDATION, Best, axes_of, best, label_of, number, places_of, problem_axes
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
@@ -191,6 +191,18 @@ def overview(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None
     return Overview(f"Test results {last}{spread}", about, tuple(heads), cells)
 
 
+def main_table(metrics: xr.Dataset) -> tuple[list[Sequence[str]], str, str]:
+    """Lines (headings first), title and caption of the table of a run or, with its best cells, of a sweep."""
+    marks = diverged_seeds(metrics)
+    if axes_of(metrics):
+        metric = str(metrics.attrs["metric"])
+        caption = "; ".join(filter(None, ["(edge): edge of the grid", weights_in_words(metrics)]))
+        return [*best_rows(best(metrics, metric), metric, marks)], "Best cells at the last evaluation", caption
+    shown = overview(summary(metrics), metrics.sizes["seed"], marks, directions(metrics))
+    lines = [(label, *cells) for label, cells in shown.lines.items()]
+    return [("algorithm", *shown.columns), *lines], shown.title, shown.caption
+
+
 def digits_of(metric: str) -> int:
     """The number of decimals with which a metric is shown."""
     return 1 if metric.removeprefix("unseen_") in COUNTS else 3
@@ -207,10 +219,8 @@ def title(name: str) -> str:
 
 def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | None:
     """``[seed]`` at the algorithm's own last evaluation; None if the metric is not one number per evaluation."""
-    if name not in metrics or set(metrics[name].dims) != {"algorithm", "seed", "evaluated_round"}:
-        return None
-    values = metrics[name].sel(algorithm=algorithm).transpose("seed", "evaluated_round").values
-    return np.asarray(values, float)[:, end_of(metrics, algorithm)] if values.shape[1] else None
+    values = array_of(metrics, name, "seed", "evaluated_round", algorithm=algorithm)
+    return None if values is None else values[:, end_of(metrics, algorithm)]
 
 
 # --- Rounds to a target --------------------------------------------------------------------------------------

@@ -184,9 +184,9 @@ def _payoffs(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[str, s
         at = np.arange(clients) + _beside(place, len(tables))
         together = mean[size == clients][0] if (size == clients).any() else np.full(clients, np.nan)
         alone = np.full(clients, np.nan)
-        for row in np.flatnonzero(size == 1):
-            client = int(np.argmax(table["member"].values[row]))
-            alone[client] = mean[row, client]
+        single = np.flatnonzero(size == 1)
+        client = table["member"].values[single].argmax(axis=1)
+        alone[client] = mean[single, client]
         look = looks[label].colour
         axes.vlines(at, np.fmin(alone, together), np.fmax(alone, together), color=look, linewidth=1, alpha=0.5)
         axes.plot(at, together, marker="o", linestyle="none", markersize=6, color=look)

@@ -14,7 +14,7 @@ import xarray as xr
 from fljax.metrics.uncertainty import over_seeds
 from fljax.protocol import Names
 from fljax.results.events import at_end
-from fljax.results.sweeps import axes_of, best, by_problem, label_of, places_of, problem_axes
+from fljax.results.sweeps import axes_of, best, by_problem, cells_of, label_of, places_of, problem_axes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,10 +144,8 @@ def gains_frame(metrics: xr.Dataset) -> pd.DataFrame:
     import pandas as pd
 
     axes, lines = axes_of(metrics), list[list[object]]()
-    for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
-        values = [metrics[name].values[at].item() for name, at in zip(axes, place, strict=True)]
-        of_cell = gains(metrics.isel(dict(zip(axes, place, strict=True))))
-        lines += [[line.algorithm, *values, *line[1:]] for line in of_cell]
+    for values, cell in cells_of(metrics, axes):
+        lines += [[line.algorithm, *values.values(), *line[1:]] for line in gains(cell)]
     label, *others = ClientGain._fields
     return pd.DataFrame(lines, columns=pd.Index([label, *axes, *others]))
 

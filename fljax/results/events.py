@@ -83,6 +83,13 @@ def at_end(metrics: xr.Dataset) -> xr.Dataset:
     return metrics.isel(evaluated_round=xr.DataArray(place.values, dims=place.dims))
 
 
+def array_of(dataset: xr.Dataset, name: str, *dims: str, **at: str) -> np.ndarray | None:
+    """``[*dims]`` of a variable over these dimensions and those of ``at``; None if there is none, or no value."""
+    if name not in dataset or set(dataset[name].dims) != {*dims, *at} or not dataset[name].size:
+        return None
+    return np.asarray(dataset[name].sel(at).transpose(*dims).values, float)
+
+
 def held_after_end(values: xr.DataArray, place: xr.DataArray) -> np.ndarray:
     """``[..., evaluated_round, x]``: the values, and after the end of a run (by ``ends``) those at its end."""
     count = values.sizes["evaluated_round"]

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.core.files import check_links, is_locked
+from fljax.core.names import duration
 from fljax.metrics import mean
 from fljax.metrics.registry import is_lower_better
 from fljax.results.events import DONE, EVALUATIONS, LOG, STOPPED, Event, Line, read_lines
-from fljax.results.folders import CONFIG, LOCK
+from fljax.results.folders import CONFIG, LOCK, config_of
 from fljax.results.identity import labels_in
 from fljax.results.non_finite import diverged_words
 
@@ -45,6 +46,13 @@ class Progress(NamedTuple):
     evaluated: int | None
     metrics: Mapping[str, float | None]
     diverged: str = ""
+
+    @property
+    def in_words(self) -> tuple[str, str, str]:
+        """What is done, the rate, and the time that is left."""
+        rate = "–" if self.rate is None else f"{self.rate:.3g}"
+        left = "–" if self.left is None or self.state != "training" else duration(self.left)
+        return f"{self.round} of {self.rounds}", rate, left
 
 
 class RunState(NamedTuple):
@@ -85,8 +93,8 @@ def read_state(folder: pathlib.Path) -> RunState:
       ValueError: if the folder is none of a run.
     """
     check_links(folder, (CONFIG, LOG, EVALUATIONS, LOCK))
-    config, events = _config(folder), _events(folder)
-    if config is None or not (folder / LOG).is_file():
+    config, events = tomllib.loads(config_of(folder) or ""), _events(folder)
+    if not {"name", "rounds", "algorithms"} <= config.keys() or not (folder / LOG).is_file():
         raise ValueError(f"expected the folder of a run, with {CONFIG} and {LOG}, got {str(folder)!r}")
     running = is_running(folder)
     silent = max(0.0, time.time() - (folder / LOG).stat().st_mtime)
@@ -127,14 +135,6 @@ def means(line: Line, cell: int | None = None) -> dict[str, float | None]:
     """Means over the seeds with a value; in a sweep, of one cell."""
     places = [place for place in range(len(line.seeds)) if cell is None or line.cells[place] == cell]
     return {name: mean([values[place] for place in places]) for name, values in line.metrics.items()}
-
-
-def _config(folder: pathlib.Path) -> dict[str, Any] | None:
-    try:
-        config = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return config if {"name", "rounds", "algorithms"} <= config.keys() else None
 
 
 def _events(folder: pathlib.Path) -> list[Event]:

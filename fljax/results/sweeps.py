@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +54,19 @@ def joined_parts(axes: Sequence[Axis], pieces: Sequence[tuple[Places, xr.Dataset
             joined.append((places, xr.concat([dataset for _, dataset in ordered], dim=axes[axis].name, **how)))
         pieces = joined
     return pieces[0][1]
+
+
+def divergences_in(metrics: xr.Dataset) -> tuple[tuple[Any, ...], ...]:
+    """``(label, seed, round)`` of the runs with NaN or infinity; of a sweep ``(label, cell, seed, round)``."""
+    if "diverged" not in metrics:
+        return ()
+    names, diverged = axes_of(metrics), []
+    table = metrics["diverged"].transpose("algorithm", *names, "seed")
+    for place in np.argwhere(table.values >= 0):
+        label, *cell, seed = (table[dim].values.tolist()[i] for dim, i in zip(table.dims, place, strict=True))
+        of_cell = [dict(zip(names, cell, strict=True))] if names else []
+        diverged.append((label, *of_cell, seed, int(table.values[tuple(place)])))
+    return tuple(diverged)
 
 
 def coordinate(values: Sequence[Any]) -> np.ndarray:
@@ -124,16 +137,16 @@ def _paths(metrics: xr.Dataset) -> dict[str, str]:
 
 def by_problem(metrics: xr.Dataset) -> list[tuple[dict[str, Any], xr.Dataset]]:
     """The values of the axes of the problem, and the cells with these, for each combination of values."""
-    axes = problem_axes(metrics)
+    return list(cells_of(metrics, problem_axes(metrics)))
+
+
+def cells_of(metrics: xr.Dataset, axes: Sequence[str]) -> Iterator[tuple[dict[str, Any], xr.Dataset]]:
+    """Each combination of values of some axes, and the results at it, which lack these axes."""
     rest = {axis: path for axis, path in _paths(metrics).items() if axis not in axes}
     whole = metrics.assign_attrs(grid=json.dumps(rest)) if axes else metrics
-    return [
-        (
-            {axis: metrics[axis].values[at].item() for axis, at in zip(axes, place, strict=True)},
-            whole.isel(dict(zip(axes, place, strict=True)), drop=True),
-        )
-        for place in itertools.product(*(range(metrics.sizes[axis]) for axis in axes))
-    ]
+    for place in itertools.product(*(range(metrics.sizes[axis]) for axis in axes)):
+        at = dict(zip(axes, place, strict=True))
+        yield {axis: metrics[axis].values[at[axis]].item() for axis in axes}, whole.isel(at, drop=True)
 
 
 def places_of(metrics: xr.Dataset, cell: Mapping[str, Any]) -> dict[str, int]:

@@ -13,17 +13,12 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from fljax import algorithms, data, models, scenarios
 from fljax.cli import catalogue
-from fljax.cli.catalogue import KINDS, Description, describe, entries, of_algorithm, type_in_words, written
-from fljax.cli.commands.describe import LISTS
+from fljax.cli.catalogue import Description, describe, entries, of_algorithm, type_in_words, written
 from tests.refusals import refuses
 
 
 def described(name: str, kind: str) -> Description:
     return next(each for each in describe(name) if each.kind == kind)
-
-
-def test_kinds_are_those_of_the_command_line() -> None:
-    assert tuple(KINDS) == LISTS
 
 
 @pytest.mark.in_turn

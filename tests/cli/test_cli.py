@@ -15,8 +15,8 @@ import xarray as xr
 from fljax import algorithms, report, scenarios
 from fljax import config as configuration
 from fljax.cli import catalogue
-from fljax.cli.commands.describe import LISTS
 from fljax.cli.commands.run import start_jax
+from fljax.cli.running import KINDS
 from fljax.experiments import run as experiment
 from fljax.experiments import sweep
 from fljax.metrics import registry
@@ -228,7 +228,10 @@ def fake_sweep(fake, monkeypatch):
         with folders.claim(directory, configuration.dumps(grid.config), resume):
             calls.append((grid, directory, resume))
             on_event(Event("train", "fedavg", 4, 4, 2.0, ""))
-        metrics = outcome(grid.config).metrics.assign_attrs(metric="average_accuracy")
+        axes = {axis.name: list(axis.values) for axis in grid.axes}
+        metrics = outcome(grid.config).metrics.expand_dims(axes, axis=tuple(range(1, 1 + len(axes))))
+        metrics = metrics.assign(diverged=metrics["m"].isel(evaluated_round=0, drop=True).fillna(-1))
+        metrics = metrics.assign_attrs(metric="average_accuracy", grid=sweep.paths(grid))
         best = sweeps.Best("fedavg", "average_accuracy", {"learning_rate": 0.1}, 0.5, 0.5, float("nan"), 1, ())
         rates = [cell.local.learning_rate for cell in grid.cells]
         diverged = (("fedavg", {"learning_rate": 1}, 0, 3),) if 1 in rates else ()
@@ -272,7 +275,7 @@ def test_sweep_json_and_divergence(fake_sweep):
     ]
 
 
-@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_list(kind):
     code, out, _ = call("list", kind)
     assert (code, bool(out)) == (0, True)
@@ -327,7 +330,7 @@ def test_lists_show_whole_sentences():
         """
 
     assert catalogue.line(long) == "Gives what is asked for, in words that need a second line"
-    for kind in LISTS:
+    for kind in KINDS:
         for line in call("list", kind)[1].splitlines():
             assert line.count("``") % 2 == 0, line
             assert line.count("(") == line.count(")"), line

@@ -9,11 +9,9 @@ import xarray as xr
 
 from fljax.cli import printing
 from fljax.cli.commands.reproduce import print_beside
-from fljax.cli.commands.run import _best_cells as table_of_sweep
-from fljax.cli.commands.run import _summary as table_of_run
 from fljax.experiments.progress_bars import listener, progress_bars
 from fljax.published import beside
-from fljax.report import Row
+from fljax.report import Row, best_rows, overview
 from fljax.results import sweeps
 from fljax.results.events import Event
 
@@ -31,13 +29,15 @@ def plain(text: str) -> str:
 
 def test_tables_of_runs(label, capsys):
     rows = [Row(label, "average_accuracy", 0.5, float("nan"), 1, 1, 3)]
-    printing.console(110).print(table_of_run(rows, 1))
+    shown = overview(rows, 1)
+    lines = [("algorithm", *shown.columns), *((name, *cells) for name, cells in shown.lines.items())]
+    printing.console(110).print(printing.as_table(lines, shown.title, shown.caption))
     assert f" {label} 0.500 " in plain(capsys.readouterr().out)
 
 
 def test_tables_of_sweeps(label, capsys):
     best = sweeps.Best(label, "average_accuracy", {label: label}, 0.5, 0.5, float("nan"), 1, ())
-    printing.console(110).print(table_of_sweep((best,), "average_accuracy", 1))
+    printing.console(110).print(printing.as_table(best_rows((best,), "average_accuracy")))
     assert plain(capsys.readouterr().out).count(label) == 3
 
 

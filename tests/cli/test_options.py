@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.testing import CliRunner
 
-from fljax.cli.running import RunOptions, with_options
+from fljax.cli.running import RunOptions, changes_of, with_options
 
 Loud = Annotated[bool, typer.Option("--loud", help="Shout.")]
 
@@ -37,5 +37,5 @@ def test_a_value_is_an_option_for_each_of_its_fields() -> None:
 
 
 def test_what_options_change_in_a_config() -> None:
-    assert RunOptions().changes == []
-    assert RunOptions(["rounds=2"], seeds=3).changes == ["rounds=2", "seeds=3"]
+    assert changes_of(RunOptions()) == []
+    assert changes_of(RunOptions(["rounds=2"], seeds=3)) == ["rounds=2", "seeds=3"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fljax import games
-from fljax.cli.running import CertifyOptions, WholeRunOptions, WorthOptions
+from fljax.cli.running import CertifyOptions, WholeRunOptions, WorthOptions, changes_of
 from fljax.engine.checkpoints import Stopped
 from fljax.experiments import certify, worth
 from fljax.results import folders
@@ -50,7 +50,7 @@ def test_interrupted(command: str) -> None:
 def test_each_option_is_of_one_value() -> None:
     alone = {*WorthOptions._fields, *CertifyOptions._fields}
     assert not alone & set(WholeRunOptions._fields)
-    assert WholeRunOptions(["rounds=2"], seeds=3).changes == ["rounds=2", "seeds=3"]
+    assert changes_of(WholeRunOptions(["rounds=2"], seeds=3)) == ["rounds=2", "seeds=3"]
 
 
 WAIT = 600

@@ -15,9 +15,9 @@ from fljax import config as configuration
 from fljax.config.name_resolution import OFFERS, Offer, checked_options
 from fljax.experiments import run
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.setup import build_federation, resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 from fljax.results import Reference
-from tests.toys.configs import BASE
+from tests.toys.configs import BASE, build_federation
 
 
 def asking(names: Any, seen: dict[str, Any], build: Callable[..., Any], positional: int = 0) -> Callable[..., Any]:

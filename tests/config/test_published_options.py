@@ -12,9 +12,9 @@ import pytest
 from fljax import config
 from fljax.config import ConfigError
 from fljax.data import row_numbers
-from fljax.experiments.inputs.setup import build_federation, resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 from tests.refusals import refuses
-from tests.toys.configs import BASE
+from tests.toys.configs import BASE, build_federation
 
 
 def options_of(algorithm: str, **options: Any) -> dict[str, Any]:

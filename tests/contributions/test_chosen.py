@@ -14,10 +14,11 @@ from fljax.config import ConfigError
 from fljax.engine import groups
 from fljax.experiments import run as experiment
 from fljax.experiments.inputs.preparation import build_plan
-from fljax.experiments.inputs.setup import build_federation, resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 from fljax.experiments.saved_models import load
 from fljax.results import Reference
 from fljax.results.events import Event
+from tests.toys.configs import build_federation
 
 BASE: dict[str, Any] = {
     "seeds": 2,

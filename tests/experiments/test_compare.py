@@ -16,12 +16,13 @@ from rich.console import Console
 
 import fljax
 from fljax import algorithms, data, report, scenarios
-from fljax.cli.commands.run import _summary
+from fljax.cli.printing import as_table
 from fljax.contributions import Measure
 from fljax.engine.checkpoints import Stopped, StopRequest
 from fljax.experiments.inputs.entrants import entrants
 from fljax.experiments.inputs.setup import AlgorithmSetup
-from fljax.report import summary, write
+from fljax.report import write
+from fljax.report.tables import main_table
 from tests.refusals import refuses
 from tests.toys.configs import BASE
 from tests.toys.federation import tiny_federation
@@ -92,7 +93,7 @@ def test_the_table_is_that_of_the_command(comparison: fljax.Comparison) -> None:
     values = comparison.metrics["average_accuracy"].sel(algorithm="incfl", evaluated_round=3).values
     assert table.loc["incfl", "average"] == f"{values.mean():.3f} ± {values.std(ddof=1):.3f}"
     written = io.StringIO()
-    Console(file=written, width=150).print(_summary(summary(comparison.metrics), 2))
+    Console(file=written, width=150).print(as_table(main_table(comparison.metrics)[0]))
     printed = written.getvalue()
     assert all(cell in printed for cell in table.to_numpy().ravel())
     numbers = comparison.summary().set_index(["algorithm", "metric"])

@@ -16,12 +16,11 @@ from fljax.core import trees
 from fljax.engine import groups
 from fljax.engine.programs import jit
 from fljax.experiments import programs, run
-from fljax.experiments.inputs.setup import build_federation
 from fljax.results import folders, read_lines
 from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite, diverged_seeds
 from tests.refusals import refuses
-from tests.toys.configs import BASE, build
+from tests.toys.configs import BASE, build, build_federation
 from tests.toys.not_finite import sends_nan
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from fljax import config as configuration
 from fljax import report
-from fljax.cli.commands.run import _summary
+from fljax.cli.printing import as_table
 from fljax.config import ConfigError, parse_grid
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.report.drawing import panels
-from fljax.report.tables import best_rows
+from fljax.report.tables import best_rows, main_table
 from fljax.results.events import Event
 from tests.engine.test_scores import accuracies
 from tests.refusals import refuses
@@ -61,7 +61,7 @@ def test_a_regression_has_losses_and_no_accuracies(finished: Any) -> None:
 def test_its_table_and_report_show_losses(finished: Any) -> None:
     outcome, _, folder = finished
     written = io.StringIO()
-    Console(file=written, width=120).print(_summary(report.summary(outcome.metrics), 1))
+    Console(file=written, width=120).print(as_table(*main_table(outcome.metrics)))
     assert "average loss" in written.getvalue()
     assert "IPR" in written.getvalue()
     assert "accurac" not in written.getvalue()

@@ -20,8 +20,8 @@ from fljax.algorithms import REGISTRY
 from fljax.config import parse
 from fljax.core.values import accepts
 from fljax.experiments import worth
-from fljax.experiments.inputs.setup import build_federation
 from fljax.protocol import Federation
+from tests.toys.configs import build_federation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -8,6 +8,8 @@ import numpy as np
 import xarray as xr
 
 from fljax import config as configuration
+from fljax.experiments.inputs.setup import resolve_setup
+from fljax.protocol import Federation, Task
 from fljax.results import Results
 
 DIGITS = 'dataset = "digits"\npartition = "iid"\nclients = 4'
@@ -81,3 +83,9 @@ def config_text(
         name, _, options = each.partition("\n")
         parts.append(f'[[algorithms]]\nname = "{name}"' + (f"\n{options}" if options else ""))
     return "\n".join(parts) + "\n"
+
+
+def build_federation(config: configuration.Config) -> tuple[Federation, Task]:
+    """The federations of all seeds, stacked, and the task on them."""
+    setup = resolve_setup(config)
+    return setup.federation, setup.task

@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from fljax.cli.printing import as_table, console, print_json, print_places
-from fljax.cli.running import CertifyOptions, ConfigFile, Context, WholeRunOptions, computing, folder_of, start_jax
+from fljax.cli.running import (
+    CertifyOptions,
+    ConfigFile,
+    Context,
+    WholeRunOptions,
+    changes_of,
+    computing,
+    folder_of,
+    start_jax,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -20,7 +29,7 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
     """Say whether it pays to lie to the algorithms of CONFIG: every client plays every deviation, alone."""
     from fljax.config import load
 
-    chosen = load(config, runs.changes, imports=not runs.no_import)
+    chosen = load(config, changes_of(runs), imports=not runs.no_import)
     _check(options)
     start_jax(runs.cache)
     from fljax import games

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fljax.cli.printing import as_table, console, print_json
 from fljax.cli.running import ConfigFile, Json, NoImport, Overrides, memory, start_jax
+from fljax.core.errors import writing_to
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:
@@ -100,11 +101,8 @@ def _draw(out: pathlib.Path, counts: ClientCounts, heading: str) -> str | None:
     content, texts = io.BytesIO(), [heading, *_texts(counts.clients), *_texts(counts.classes or ())]
     with fonts_for(texts):
         data_picture(counts, heading).savefig(content, format=out.suffix.lower()[1:], dpi=150)
-    try:
+    with writing_to("a place for the picture", out):
         write(out, content.getvalue())
-    except OSError as error:
-        said = getattr(error.__cause__, "strerror", None) or error
-        raise ValueError(f"expected a place for the picture, got {str(out)!r} ({said})") from None
     return font_note(texts)
 
 
@@ -208,8 +206,7 @@ def _plain(counts: ClientCounts, held: dict[str, int]) -> dict[str, Any]:
 
     found: dict[str, Any] = {"clients": texts(counts.clients), "classes": texts(counts.classes)}
     found |= {name: getattr(counts, name).tolist() for name in ("unseen", "train", "valid", "test")}
-    changed = {"deployment": counts.deployment, "later": counts.later}
-    found |= {name: rows.tolist() for name, rows in changed.items() if rows.any()}
+    found |= {name: rows.tolist() for name in ("deployment", "later") if (rows := getattr(counts, name)).any()}
     if counts.labels is not None:
         found["labels"] = counts.labels.tolist()
     if counts.targets is not None:
@@ -271,7 +268,7 @@ def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_js
         models = each.server // max(each.model, 1)
         sizes = [engine.size(count) for count in (each.peak, each.server, each.model, each.clients, each.data)]
         lines.append([label, *sizes[:2], str(models), *sizes[2:]])
-    caption = f"server, clients: of {_seeds(len(chosen.seeds))}"
+    caption = f"server, clients: of {'one seed' if len(chosen.seeds) == 1 else f'all {len(chosen.seeds)} seeds'}"
     console(110).print(as_table(lines, "Memory of a run", caption))
     for label, each in found.items():
         if each.devices > 1:
@@ -279,7 +276,3 @@ def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_js
         missing = engine.shortage(each)
         if missing is not None:
             tell(f"{label}: {missing}")
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"all {count} seeds"

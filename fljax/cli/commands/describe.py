@@ -13,31 +13,19 @@ import typer
 from rich.text import Text
 
 from fljax.cli.printing import console, print_json
-from fljax.cli.running import Json
+from fljax.cli.running import KINDS, Json
 from fljax.core.names import with_article
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:
     from fljax.cli.catalogue import Description, Parameter
 
-LISTS = (
-    "algorithms",
-    "datasets",
-    "partitions",
-    "models",
-    "metrics",
-    "tables",
-    "scenarios",
-    "contributions",
-    "callbacks",
-    "configs",
-)
 FILE = "experiment.toml"  # that ``fljax init`` writes
 WIDEST = 110  # characters in a line of text that is easy to read
 
 
 def list_(
-    kind: Annotated[str, typer.Argument(help=" | ".join(LISTS))],
+    kind: Annotated[str, typer.Argument(help=" | ".join(KINDS))],
     as_json: Json = False,
 ) -> None:
     """List what fljax has of a kind, one sentence each; fljax show NAME says all about one of them."""
@@ -52,8 +40,7 @@ def list_(
         tell(f"fljax has no {kind} yet.")
     width = max((len(name) for name in lines), default=0)
     for name, words in lines.items():
-        words = plain(words)
-        tell(_hanging(f"{name:<{width}}", words, _width()))
+        tell(_hanging(f"{name:<{width}}", plain(words), _width()))
 
 
 def show(

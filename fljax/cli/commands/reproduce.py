@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fljax.config.keys import Published as Chosen
     from fljax.published.beside import Compared, TableRun
     from fljax.published.tables import Cell, Published
+    from fljax.published.verdicts import Judged
 
 
 OUT, QUICK = "reproduced", "quick"
@@ -149,13 +151,12 @@ def costs(names: Sequence[str]) -> list[Cost]:
     """What tables cost, one entry for each table and data set."""
     from fljax.published.beside import load_run, table_runs
 
-    loaded: dict[TableRun, Config] = {}
+    load = functools.cache(load_run)  # tables share runs
     lines = []
     for name in names:
         by_data: dict[str, list[tuple[TableRun, Config]]] = {}
         for run in table_runs(name):
-            config = loaded[run] if run in loaded else loaded.setdefault(run, load_run(run))
-            by_data.setdefault(config.data.dataset, []).append((run, config))
+            by_data.setdefault(load(run).data.dataset, []).append((run, load(run)))
         for dataset, runs_of_data in by_data.items():
             minutes = [run.minutes for run, _ in runs_of_data if not math.isnan(run.minutes)]
             total = sum(_local_runs(config) for _, config in runs_of_data)
@@ -268,13 +269,13 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
         said = "; ".join(each for each in (caption([row.published for row in rows]), _gone(rows, ours)) if each)
         heads = [(f"{metric}\n{split}\nprinted", *["\n\nours"] * ours) for metric, split in columns]
         lines = [["algorithm", *(head for pair in heads for head in pair)]]
+        by_place: dict[tuple[str, str, str], Compared] = {}
+        for row in rows:  # two tables may print the same number
+            by_place.setdefault((row.published.algorithm, row.published.metric, row.published.split), row)
         for algorithm in dict.fromkeys(row.published.algorithm for row in rows):
             cells = []
-            for column in columns:
-                # Two tables may print the same number.
-                own = [r for r in rows if (r.published.metric, r.published.split) == column]
-                found = next((r for r in own if r.published.algorithm == algorithm), None)
-                metric = column[0]
+            for metric, split in columns:
+                found = by_place.get((algorithm, metric, split))
                 cells.append("–" if found is None else number(found.published.mean, found.published.std, metric))
                 if ours:
                     cells.append("–" if found is None else _our_number(found))
@@ -340,8 +341,7 @@ def _signed(value: float, digits: int) -> str:
 
 def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_run: bool) -> None:
     """Cells, orders and claims; only what the paper prints, if we have no numbers and none were given (``of_run``)."""
-    from fljax.published.tables import cell_of
-    from fljax.published.verdicts import claims_of, judge_all, summarise_columns
+    from fljax.published.verdicts import summarise_columns
 
     mark = NOT_COMPARABLE if quick else ""
     if not of_run and all(math.isnan(each.mean) for each in compared):
@@ -353,28 +353,29 @@ def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_
         counts = (str(count) for count in (each.agrees, each.differs, each.undecided, each.not_run))
         orders.append([", ".join(each.setting), each.metric, *counts, _signed(each.tau, 2)])
     console(170).print(as_table(orders, "Orders of algorithms", mark, words=["metric"]))
-    claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
-    if not claims:
-        return
     lines = [["claim", "place in the paper", "verdict"]]
-    for judged in judge_all(claims, {cell_of(row.published): row.sample for row in compared}):
+    for judged in _judged(table, compared):
         about = f"{judged.claim.statement} ({judged.claim.dataset}, {judged.claim.partition}, {judged.claim.split})"
         lines.append([about, judged.claim.printed, str(judged.verdict)])
-    console(170).print(as_table(lines, f"Claims about {table}", mark, words=lines[0], fold=True))
+    if lines[1:]:
+        console(170).print(as_table(lines, f"Claims about {table}", mark, words=lines[0], fold=True))
 
 
-def _is_about(claim: Any, compared: Sequence[Compared]) -> bool:
-    """Whether the rows have the claim's data set and partition, or the claim is about many."""
+def _judged(table: str, compared: Sequence[Compared]) -> list[Judged]:
+    """The claims about many settings, or about the data set and the partition of one of the rows."""
+    from fljax.published.tables import cell_of
+    from fljax.published.verdicts import claims_of, judge_all
+
     settings = {(row.published.dataset, row.published.partition) for row in compared}
-    return claim.best_in is not None or (claim.dataset, claim.partition) in settings
+    claims = [
+        each for each in claims_of(table) if each.best_in is not None or (each.dataset, each.partition) in settings
+    ]
+    return judge_all(claims, {cell_of(row.published): row.sample for row in compared})
 
 
 def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mapping[str, Any]:
-    from fljax.published.tables import cell_of
-    from fljax.published.verdicts import claims_of, judge_all, summarise_columns
+    from fljax.published.verdicts import summarise_columns
 
-    claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
-    judged = judge_all(claims, {cell_of(row.published): row.sample for row in compared})
     return {
         "quick": quick,
         "cells": in_json(compared),
@@ -387,7 +388,7 @@ def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mappin
                 "verdict": each.verdict._asdict(),
                 "numbers": {label: number._asdict() for label, number in each.numbers.items()},
             }
-            for each in judged
+            for each in _judged(table, compared)
         ],
     }
 

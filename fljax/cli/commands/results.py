@@ -14,12 +14,13 @@ from rich.table import Table
 
 from fljax.cli import printing
 from fljax.cli.running import FigureOptions, Interrupted, Json
+from fljax.core.errors import writing_to
 from fljax.core.plain import as_csv, tell
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from fljax.results import Progress, RunState
+    from fljax.results import RunState
 
 # typer takes the name of an option from the parameter.
 Targets = Annotated[
@@ -103,10 +104,8 @@ def export(
         from fljax.core.files import replace
 
         text = _text(run, form, chosen.metric or (), targets)
-        try:
+        with writing_to("a file to write to", out):
             replace(out, text.encode(errors="backslashreplace"))
-        except OSError as error:
-            raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
         tell(out)
     return 0
 
@@ -171,12 +170,12 @@ def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     from fljax.metrics.scores import score_name
-    from fljax.report import best_rows, exporting, summary
-    from fljax.report.tables import best_cell_rows, title
+    from fljax.report import exporting, summary
+    from fljax.report.tables import best_cell_rows, main_table, title
     from fljax.results.events import weights_in_words
     from fljax.results.non_finite import diverged_seeds
     from fljax.results.records import directions, is_lower
-    from fljax.results.sweeps import VALIDATION, axes_of, best, problem_axes
+    from fljax.results.sweeps import VALIDATION, axes_of, problem_axes
 
     def about_scores(columns: Mapping[str, str]) -> str:
         return directions(metrics) if any(score_name(name) for name in columns) else weights_in_words(metrics)
@@ -184,18 +183,17 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     if not latex:
         return exporting.csv_metrics(metrics, chosen)
     if axes_of(metrics):
-        metric = str(metrics.attrs["metric"])
         if chosen:
             rows, diverged = best_cell_rows(metrics, chosen)
             rows = [row for row in rows if row.seeds]
             columns = columns_of({row.metric for row in rows}, chosen)
             # Lines with other data or another model are not compared, so none is bold.
             lower = {} if problem_axes(metrics) else {name: is_lower(metrics[name]) for name in columns}
-            by = "validation rows" if any(name in metrics for name in VALIDATION) else f"{title(metric)}, on test rows"
+            tested = f"{title(str(metrics.attrs['metric']))}, on test rows"
+            by = "validation rows" if any(name in metrics for name in VALIDATION) else tested
             words = "; ".join(filter(None, [f"best cells by {by}", about_scores(columns)]))
             return exporting.latex_table(rows, columns, diverged, words, lower)
-        lines = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
-        escaped = [[exporting.escape(each) for each in line] for line in lines]
+        escaped = [[exporting.escape(each) for each in line] for line in main_table(metrics)[0]]
         return exporting.latex_lines(escaped, "Best cells at the last evaluation; (edge): edge of the grid.")
     rows = [row for row in summary(metrics) if row.seeds]
     columns = columns_of({row.metric for row in rows}, chosen)
@@ -244,7 +242,6 @@ def watch(
 
 def progress_table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
-    from fljax.core.names import duration
     from fljax.metrics.uncertainty import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
@@ -253,12 +250,10 @@ def progress_table(state: RunState) -> Table:
     heads = ("algorithm", "state", state.unit.removesuffix("s"), f"{state.unit}/s", "left")
     lines = [[*heads, *["evaluated"] * evaluates, *shown.values(), *["diverged"] * marked]]
     for each in state.algorithms:
-        rate = "–" if each.rate is None else f"{each.rate:.3g}"
-        left = "–" if each.left is None or each.state != "training" else duration(each.left)
         after = ["–" if each.evaluated is None else f"after {each.evaluated}"] * evaluates
-        numbers = [_last_value(each, name) for name in shown]
-        done = f"{each.round} of {each.rounds}"
-        lines.append([each.label, each.state, done, rate, left, *after, *numbers, *[each.diverged] * marked])
+        values = [each.metrics.get(name) for name in shown]
+        numbers = ["–" if value is None else f"{value:.3f}" for value in values]
+        lines.append([each.label, each.state, *each.in_words, *after, *numbers, *[each.diverged] * marked])
     caption = "metrics: means over seeds at the last evaluation" if shown else ""
     return printing.as_table(lines, headline(state), caption, words=["state", "diverged"])
 
@@ -275,8 +270,3 @@ def headline(state: RunState) -> str:
     if state.silent > 60:
         words.append(f"nothing new for {duration(state.silent)}")
     return ", ".join(filter(None, words))
-
-
-def _last_value(progress: Progress, name: str) -> str:
-    value = progress.metrics.get(name)
-    return "–" if value is None else f"{value:.3f}"

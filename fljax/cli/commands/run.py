@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from fljax.cli.commands.reproduce import check_chosen, print_chosen
 from fljax.cli.printing import as_table, console, fail, print_json, print_places
@@ -17,9 +16,9 @@ from fljax.cli.running import (
     ConfigFile,
     Context,
     RunOptions,
-    SaveModels,
     TensorBoard,
     Together,
+    changes_of,
     computing,
     extra_callbacks,
     folder_of,
@@ -30,12 +29,9 @@ from fljax.cli.running import (
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:
-    import xarray as xr
-
+    from fljax.config.keys import Published
     from fljax.config.reading import Grid
     from fljax.experiments.conductor import Outcome
-    from fljax.report import Row
-    from fljax.results.sweeps import Best
 
 
 def run(
@@ -43,14 +39,21 @@ def run(
     config: ConfigFile,
     options: RunOptions,
     *,
-    save_models: SaveModels = None,
+    save_models: Annotated[
+        str | None,
+        typer.Option(
+            "--save-models",
+            metavar="last|best|all",
+            help="Save trained models: of the last round, the best evaluation by validation rows, or all evaluations.",
+        ),
+    ] = None,
     tensorboard: TensorBoard = False,
     together: Together,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
 
-    changes = [*options.changes, *([] if save_models is None else [f"save_models={save_models}"])]
+    changes = [*changes_of(options), *([] if save_models is None else [f"save_models={save_models}"])]
     chosen = load(config, changes, imports=not options.no_import)
     if chosen.published is not None:
         check_chosen(chosen.published)
@@ -66,23 +69,12 @@ def run(
         outcome = compute(experiment.run, chosen, resume=options.resume, callbacks=callbacks)
         from fljax import report
         from fljax.results import Results
-        from fljax.results.non_finite import diverged_seeds
-        from fljax.results.records import directions
 
-        rows = report.summary(outcome.metrics)
         results = Results(outcome.metrics, outcome.records)
         pictures = () if options.no_report or not first else report.write(folder, results)
     diverged = _diverged(outcome, ("algorithm", "seed", "round"))
-    if not first:
-        pass
-    elif options.as_json:
-        _print_json(outcome, folder, pictures, {"summary": [row._asdict() for row in rows], "diverged": diverged})
-    elif not options.quiet:
-        marks, told = diverged_seeds(outcome.metrics), directions(outcome.metrics)
-        console(110).print(_summary(rows, len(chosen.seeds), marks, told))
-        if chosen.published is not None:
-            print_chosen(outcome.metrics, chosen.published)
-        _print_places(outcome.metrics, folder, pictures)
+    if first:
+        _tell(outcome, diverged, folder, pictures, options, chosen.published)
     files = ModelFiles(folder, chosen.save_models)
     absent = processes.agreed(lambda: files.absent([entry.label for entry in chosen.algorithms]))
     if absent:
@@ -105,23 +97,6 @@ def _diverged(outcome: Outcome, names: Sequence[str]) -> list[dict[str, Any]]:
     return places
 
 
-def _print_json(
-    outcome: Outcome, folder: pathlib.Path, pictures: Sequence[pathlib.Path], results: Mapping[str, Any]
-) -> None:
-    infinite = [each._asdict() for each in outcome.infinite]
-    report = [str(path) for path in pictures]
-    print_json({"directory": str(folder), **results, "infinite": infinite, "report": report})
-
-
-def _print_places(metrics: xr.Dataset, folder: pathlib.Path, pictures: Sequence[pathlib.Path]) -> None:
-    """Prints where results and pictures are, and a note if no font has some letters of the pictures."""
-    from fljax import report
-
-    print_places(folder, pictures)
-    if pictures and (note := report.font_note(report.texts_of(metrics))):
-        tell(note)
-
-
 def _code(outcome: Outcome, diverged: Sequence[Mapping[str, Any]], folder: pathlib.Path) -> int:
     """The exit code; says what diverged, or where a loss is infinite."""
     from fljax.results.non_finite import in_which
@@ -139,14 +114,6 @@ def _code(outcome: Outcome, diverged: Sequence[Mapping[str, Any]], folder: pathl
         more = f", and so in {others} more" if others else ""
         return fail(f"{outcome.infinite[0]}{more}; all is saved in {folder}", 1)
     return 0
-
-
-def _summary(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None, scores: str = "") -> Table:
-    from fljax.report import overview
-
-    shown = overview(rows, seeds, diverged, scores)
-    lines = [("algorithm", *shown.columns), *((label, *cells) for label, cells in shown.lines.items())]
-    return as_table(lines, shown.title, shown.caption, words=["diverged"])
 
 
 # The parts of a place at which an algorithm of a sweep diverged.
@@ -191,7 +158,7 @@ def sweep(
     number, count = (0, 0) if part is None else _numbers(part)
     if part is not None and together.distributed:
         raise ValueError("expected --part or --distributed, got both")
-    chosen = load_grid(config, options.changes, grid or (), imports=not options.no_import)
+    chosen = load_grid(config, changes_of(options), grid or (), imports=not options.no_import)
     join(*together)
     if part is not None:
         return _run_part(chosen, number, count, context, options, tensorboard)
@@ -316,28 +283,27 @@ def _tell(
     folder: pathlib.Path,
     pictures: Sequence[pathlib.Path],
     options: RunOptions,
+    published: Published | None = None,
 ) -> None:
-    """Prints what a whole sweep has found."""
-    from fljax.results.events import weights_in_words
-    from fljax.results.non_finite import diverged_seeds
+    """Prints what a run or a whole sweep has found, beside published numbers, and where it is."""
+    from fljax import report
+    from fljax.report.tables import main_table
+    from fljax.results.sweeps import axes_of
 
+    metrics, swept = outcome.metrics, bool(axes_of(outcome.metrics))
     if options.as_json:
-        _print_json(
-            outcome, folder, pictures, {"best": [each._asdict() for each in outcome.best], "diverged": diverged}
-        )
+        rows = [row._asdict() for row in (outcome.best if swept else report.summary(metrics))]
+        told = {"diverged": diverged, "infinite": [each._asdict() for each in outcome.infinite]}
+        paths = [str(path) for path in pictures]
+        print_json({"directory": str(folder), "best" if swept else "summary": rows, **told, "report": paths})
     elif not options.quiet:
-        metrics = outcome.metrics
-        metric, marks = str(metrics.attrs["metric"]), diverged_seeds(metrics)
-        weights = weights_in_words(metrics)
-        console(110).print(_best_cells(outcome.best, metric, metrics.sizes["seed"], marks, weights))
-        _print_places(metrics, folder, pictures)
-
-
-def _best_cells(
-    best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str] | None = None, weights: str = ""
-) -> Table:
-    from fljax.report import best_rows
-
-    title = f"Best cells at the last evaluation, {f'mean ± std over {seeds} seeds' if seeds > 1 else 'one seed'}"
-    caption = "; ".join(filter(None, ["(edge): edge of the grid", weights]))
-    return as_table(best_rows(best, metric, diverged), title, caption, words=["chosen by"])
+        lines, title, caption = main_table(metrics)
+        if swept:
+            seeds = metrics.sizes["seed"]
+            title += f", {f'mean ± std over {seeds} seeds' if seeds > 1 else 'one seed'}"
+        console(110).print(as_table(lines, title, caption, words=["chosen by" if swept else "diverged"]))
+        if published is not None:
+            print_chosen(metrics, published)
+        print_places(folder, pictures)
+        if pictures and (note := report.font_note(report.texts_of(metrics))):
+            tell(note)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fljax.cli.printing import as_table, console, fail, print_json, print_places
-from fljax.cli.running import ConfigFile, Context, WholeRunOptions, WorthOptions, computing, folder_of, start_jax
+from fljax.cli.running import (
+    ConfigFile,
+    Context,
+    WholeRunOptions,
+    WorthOptions,
+    changes_of,
+    computing,
+    folder_of,
+    start_jax,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from fljax.experiments.worth import Question
+    from fljax.experiments.worth import Answer, Question
     from fljax.games import CoalitionTable
 
 _NOBODY = "none"
@@ -22,19 +31,19 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
     """Say what each client of CONFIG is worth: retrain every coalition of clients, for each algorithm."""
     from fljax.config import load
 
-    chosen = load(config, runs.changes, imports=not runs.no_import)
+    chosen = load(config, changes_of(runs), imports=not runs.no_import)
     question = _question(options, imports=not runs.no_import)
     start_jax(runs.cache)
     from fljax import games
     from fljax.experiments import worth as experiment
 
     with computing(context, runs, lambda: folder_of(chosen, runs)) as (folder, compute):
-        tables, comparisons = compute(experiment.run, chosen, question, resume=runs.resume)
-        worths = {label: games.worth(table) for label, table in tables.items()}
-        pictures = _write(folder, chosen.name, _Shown(tables, worths, comparisons), drawn=not runs.no_report)
-    gone = {label: words for label, table in tables.items() if (words := games.divergences(table)) is not None}
+        answer: Answer = compute(experiment.run, chosen, question, resume=runs.resume)
+        worths = {label: games.worth(table) for label, table in answer.tables.items()}
+        pictures = _write(folder, chosen.name, answer, worths, drawn=not runs.no_report)
+    gone = {label: words for label, table in answer.tables.items() if (words := games.divergences(table)) is not None}
     if runs.as_json:
-        _print_json(folder, pictures, _Shown(tables, worths, comparisons))
+        _print_json(folder, pictures, answer, worths)
     elif not runs.quiet:
         from fljax.report.estimators import estimator_rows, estimator_sentences
         from fljax.report.worth import worth_rows, worth_sentences
@@ -43,10 +52,10 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
             shown = console(110)
             title = f"{label}: what clients are worth"
             shown.print(as_table(worth_rows(dataset), title, sums=True, whole=True))
-            for sentence in (*worth_sentences(dataset), *_notes(tables[label])):
+            for sentence in (*worth_sentences(dataset), *_notes(answer.tables[label])):
                 shown.print(sentence, highlight=False)
-            if label in comparisons:
-                compared = comparisons[label]
+            if label in answer.estimators:
+                compared = answer.estimators[label]
                 title = f"{label}: estimators beside retraining"
                 console(145).print(as_table(estimator_rows(compared), title, whole=True))
                 for sentence in estimator_sentences(compared):
@@ -118,29 +127,23 @@ def _baseline(text: str) -> Any:
         raise ValueError(f"expected --baseline to be initial, chance or a number, got {text!r}") from None
 
 
-class _Shown(NamedTuple):
-    """What is written and printed, by label of the algorithm."""
-
-    tables: Mapping[str, CoalitionTable]
-    worths: Mapping[str, xr.Dataset]
-    comparisons: Mapping[str, xr.Dataset]
-
-
-def _write(folder: pathlib.Path, name: str, known: _Shown, *, drawn: bool) -> Sequence[pathlib.Path]:
+def _write(
+    folder: pathlib.Path, name: str, answer: Answer, worths: Mapping[str, xr.Dataset], *, drawn: bool
+) -> Sequence[pathlib.Path]:
     """Writes tables as CSV, and a picture and a page if they are drawn; returns the paths of these two."""
     from fljax import games
     from fljax.core.files import write
     from fljax.report import estimators
     from fljax.report.worth import TABLE, worth_table, write_worth
 
-    write(folder / TABLE, worth_table(known.worths))
-    if known.comparisons:
-        write(folder / estimators.TABLE, estimators.estimator_table(known.comparisons))
+    write(folder / TABLE, worth_table(worths))
+    if answer.estimators:
+        write(folder / estimators.TABLE, estimators.estimator_table(answer.estimators))
     if not drawn:
         return ()
-    labelled = {label: games.to_dataset(table) for label, table in known.tables.items()}
-    notes = {label: _notes(table) for label, table in known.tables.items()}
-    return write_worth(folder, labelled, known.worths, name, notes, known.comparisons)
+    labelled = {label: games.to_dataset(table) for label, table in answer.tables.items()}
+    notes = {label: _notes(table) for label, table in answer.tables.items()}
+    return write_worth(folder, labelled, worths, name, notes, answer.estimators)
 
 
 def _notes(table: CoalitionTable) -> list[str]:
@@ -152,9 +155,11 @@ def _notes(table: CoalitionTable) -> list[str]:
     return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]
 
 
-def _print_json(folder: pathlib.Path, pictures: Sequence[pathlib.Path], known: _Shown) -> None:
-    algorithms = {label: _plain(known.tables[label], dataset) for label, dataset in known.worths.items()}
-    for label, compared in known.comparisons.items():
+def _print_json(
+    folder: pathlib.Path, pictures: Sequence[pathlib.Path], answer: Answer, worths: Mapping[str, xr.Dataset]
+) -> None:
+    algorithms = {label: _plain(answer.tables[label], dataset) for label, dataset in worths.items()}
+    for label, compared in answer.estimators.items():
         algorithms[label]["estimators"] = _estimators_plain(compared)
         algorithms[label]["estimators_left_out"] = compared.attrs.get("left_out", "")
     print_json({"directory": str(folder), "algorithms": algorithms, "report": [str(path) for path in pictures]})

@@ -180,9 +180,7 @@ def _scenario(given: Any) -> tuple[Callable[..., Algorithm], Mapping[str, Any]]:
     first, options = given if _is_pair(given) and len(given) == 2 else (given, {})
     wrap = _builder(first, wrapping.REGISTRY, "scenario")
     if not isinstance(options, Mapping):
-        raise ValueError(
-            f"expected a scenario as a name, a wrapper or (name or wrapper, options), got {describe(given)}"
-        )
+        raise ValueError(f"expected {_SCENARIO_FORMS}, got {describe(given)}")
     _check_options(wrap, options)
     return wrap, dict(options)
 

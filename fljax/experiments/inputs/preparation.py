@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,16 +35,6 @@ from fljax.results import Reference, Result, metrics_dataset, metrics_of_runs
 from fljax.results.events import Parts
 from fljax.training import check_classes
 
-
-@runtime_checkable
-class Callbacks(Protocol):
-    """A callback with a history."""
-
-    def __call__(self, block: Block) -> bool: ...
-
-    def replay(self, blocks: Sequence[Block]) -> bool: ...
-
-
 # Variables of the one client that say something of all: averages over validation rows, and what it computes. Other
 # metrics on request are of the training and validation rows of each client, which are not judged here: they are NaN.
 _OF_VALIDATION = ("average_valid_accuracy", "average_valid_loss")
@@ -64,19 +54,12 @@ def pooled(federation: Federation) -> Federation:
     seeds = ids.size // clients
 
     def joined(part: str) -> Rows:
-        lists = row_numbers(federation, part)
-        values = [np.concatenate(lists[place * clients : (place + 1) * clients]) for place in range(seeds)]
-        return _table([[rows] for rows in values], stacked)
+        return _table([[np.concatenate(own)] for own in _by_seed(row_numbers(federation, part), seeds)], stacked)
 
     def everybody(part: str) -> Rows:
-        groups = [row_numbers(federation, part)]
-        groups += [] if unseen is None else [row_numbers(federation, part, unseen=True)]
-        counts = [len(group) // seeds for group in groups]
-        values = [
-            [rows for group, count in zip(groups, counts, strict=True) for rows in group[place * count :][:count]]
-            for place in range(seeds)
-        ]
-        return _table(values, stacked)
+        kinds = (False,) if unseen is None else (False, True)
+        groups = [_by_seed(row_numbers(federation, part, unseen=kind), seeds) for kind in kinds]
+        return _table([list(itertools.chain(*of_seed)) for of_seed in zip(*groups, strict=True)], stacked)
 
     nothing = Rows(jnp.zeros((*stacked, 1, 1), jnp.int32), jnp.zeros((*stacked, 1), jnp.int32))
     number = clients + (0 if unseen is None else unseen.id.shape[-1])
@@ -91,6 +74,12 @@ def pooled(federation: Federation) -> Federation:
     )
     whole = federation._replace(clients=everyone, unseen=strangers, lists=None)
     return whole._replace(features=features, names=names)
+
+
+def _by_seed(lists: Sequence[np.ndarray], seeds: int) -> list[Sequence[np.ndarray]]:
+    """Lists of the clients of each seed, which stand one after another."""
+    count = len(lists) // seeds
+    return [lists[place * count : (place + 1) * count] for place in range(seeds)]
 
 
 def _table(lists: Sequence[Sequence[np.ndarray]], stacked: tuple[int, ...]) -> Rows:
@@ -183,26 +172,12 @@ def check_pooled(entry: AlgorithmSetup, plan: Plan) -> None:
         )
 
 
-class OfPooled:
-    """A callback whose blocks have the metrics of a pooled run in the form of all others."""
-
-    at_start = True
-
-    def __init__(self, callback: Callbacks, setup: Setup, reference: Reference) -> None:
-        self._callback, self._setup, self._reference = callback, setup, reference
-
-    def __call__(self, block: Block) -> bool:
-        return self._callback(self._converted(block))
-
-    def replay(self, blocks: Sequence[Block]) -> bool:
-        return self._callback.replay([self._converted(block) for block in blocks])
-
-    def _converted(self, block: Block) -> Block:
-        setup = self._setup
-        evaluated = by_client(block.metrics, setup.clients, setup.unseen)
-        metrics = metrics_of_runs(setup.seeds, evaluated, [self._reference])
-        averages = {name: block.metrics[name] for name in _OF_VALIDATION if name in block.metrics}
-        return block._replace(metrics=metrics | averages)
+def block_by_client(block: Block, setup: Setup, reference: Reference) -> Block:
+    """A block of a pooled run, for callbacks, with metrics in the form of all others."""
+    evaluated = by_client(block.metrics, setup.clients, setup.unseen)
+    metrics = metrics_of_runs(setup.seeds, evaluated, [reference])
+    averages = {name: block.metrics[name] for name in _OF_VALIDATION if name in block.metrics}
+    return block._replace(metrics=metrics | averages)
 
 
 class PooledModels(NamedTuple):
@@ -259,11 +234,8 @@ def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: clustering.ByF
         setup.federation,
         clusters=count,
         seeds=setup.seeds,
-        rounds=chosen.rounds,
-        features=chosen.features,
-        rows=chosen.rows,
-        late=chosen.late,
         execution=setup.execution,
+        **chosen._asdict(),
     )
 
 
@@ -287,11 +259,9 @@ def absent_classes(setup: Setup) -> str | None:
     if classes is None:
         return None
     labels, rows = np.asarray(federation.examples.y), row_numbers(federation)
-    seeds = len(rows) // setup.clients  # the clients of each seed one after another
-    lacking = set[int]()
-    for seed in range(seeds):
-        own = np.concatenate(rows[seed * setup.clients : (seed + 1) * setup.clients])
-        lacking |= set(range(classes)) - set(np.unique(labels[own]).tolist())
+    seeds, lacking = len(rows) // setup.clients, set[int]()
+    for own in _by_seed(rows, seeds):
+        lacking |= set(range(classes)) - set(np.unique(labels[np.concatenate(own)]).tolist())
     if not lacking:
         return None
     names: Any = federation.names.classes

@@ -36,7 +36,7 @@ from fljax.config.name_resolution import resolved_of
 from fljax.contributions import Contribution, Measure
 from fljax.core import users
 from fljax.core.files import part_of, read_npz
-from fljax.core.names import check_unlabelled, describe, name_of, nearest, shown, unknown
+from fljax.core.names import check_unlabelled, describe, did_you_mean, name_of, shown, unknown
 from fljax.core.values import accepts, argument_of, arguments_for, as_number, is_required, parameters_of, takes_anything
 from fljax.engine import Execution, Plan, Schedule, StopEarly, stop_early
 from fljax.engine.callbacks import Callback
@@ -333,8 +333,7 @@ def _by_name(losses: Mapping[Any, float], factor: float, reference: Reference, c
             unseen[seed] = [texts.get(name, alone) for name, alone in zip(others, unseen[seed], strict=True)]
     strange = next((name for name in texts if name not in known), None)
     if strange is not None:
-        close = nearest(strange, known)
-        question = "" if close is None else f" (did you mean {close!r}?)"
+        question = did_you_mean(strange, known)
         raise ValueError(
             f"expected a requirement of the clients {_few(list(known))}, got one of {shown(strange)}{question}"
         )
@@ -620,12 +619,6 @@ def _algorithm(entry: AlgorithmEntry, algorithm: Call, scenarios: Sequence[Call]
         options=options,
         pooled=entry.pooled,
     )
-
-
-def build_federation(config: Config, log: EventLog | None = None) -> tuple[Federation, Task]:
-    """The federations of all seeds, stacked, and the task on them."""
-    world = build_world(config, log)
-    return world.federation, build_task(config, world.dataset, log)
 
 
 def build_world(config: Config, log: EventLog | None = None) -> World:

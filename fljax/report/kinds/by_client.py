@@ -68,9 +68,7 @@ def client_curves(
     by, recorder, rate = _rates_of(material, by)
     mean = over_seeds(rate).mean
     labels = sources.having(material, metric)
-    curves = [
-        sources.of_metric(material.metrics, metric, label, "seed", "evaluated_round", "client") for label in labels
-    ]
+    curves = [style.values_of(material.metrics, metric, label, "seed", "evaluated_round", "client") for label in labels]
     known = np.asarray(np.isfinite(np.stack(curves)).any(axis=(0, 1, 2)))  # [client]
     chosen = sources.check_clients(
         _spread_out(np.where(known, mean, np.nan)) if clients is None else clients, len(mean)
@@ -79,6 +77,7 @@ def client_curves(
     shades = colormaps["viridis"](np.linspace(0.0, 0.88, len(chosen)))
     figure, panels = sources.frame(len(labels))
     handles: dict[str, Any] = {}
+    words = metric.replace("_", " ")
     rounds, seeds = material.metrics["evaluated_round"].values, material.metrics.sizes["seed"]
     for axes, label, values in zip(panels, labels, curves, strict=True):
         for client, colour in zip(chosen, shades, strict=True):
@@ -89,13 +88,12 @@ def client_curves(
             if seeds > 1:
                 low, high = middle - np.nan_to_num(spread), middle + np.nan_to_num(spread)
                 axes.fill_between(rounds[there], low[there], high[there], color=colour, alpha=0.12, linewidth=0)
-            handles[f"client {client}: {mean[client]:.3g}" + ("" if known[client] else f" (no {_words(metric)})")] = (
-                line
-            )
+            absent = "" if known[client] else f" (no {words})"
+            handles[f"client {client}: {mean[client]:.3g}{absent}"] = line
         axes.set(title=sources.label_in_words(material.metrics, label), xlabel="rounds done")
         style.write_wholes(axes.xaxis)
         sources.in_percent(axes.yaxis, metric, values)
-    panels[0].set_ylabel(_words(metric))
+    panels[0].set_ylabel(words)
     over = "mean over rounds and seeds" if seeds > 1 else "mean over rounds"
     style.legend_below(
         figure, handles, style.fitted(f"{sources.RATES[by]}, {over}, of {style.printable(recorder)}", 5.2, 10)
@@ -110,9 +108,7 @@ def _metric_of(material: sources.Material, metric: str | None, figure: str) -> s
         return metric
     name = sources.first_of(material, OF_CLIENTS)
     if name is None:
-        raise sources.MissingError(
-            f"expected the metric {' or '.join(OF_CLIENTS)} by client for the figure {figure}, got results without it"
-        )
+        raise sources.MissingError.of(f"the metric {' or '.join(OF_CLIENTS)} by client", figure)
     return name
 
 
@@ -126,9 +122,7 @@ def _rates_of(material: sources.Material, by: str | None) -> tuple[str, str, np.
             values = sources.rates(material, label, name)
             if values is not None:
                 return name, label, values
-    raise sources.MissingError(
-        f"expected a record {' or '.join(names)} by client for the figure client_curves, got results without it"
-    )
+    raise sources.MissingError.of(f"a record {' or '.join(names)} by client", "client_curves")
 
 
 def _spread_out(values: np.ndarray) -> list[int]:
@@ -174,14 +168,12 @@ def contribution_accuracy(
         if of_label:
             break
     if not of_label:
-        raise sources.MissingError(
-            f"expected test_accuracy and {' or '.join(names)} by client for the figure contribution_accuracy, "
-            "got results without them"
-        )
+        what = f"test_accuracy and {' or '.join(names)} by client"
+        raise sources.MissingError.of(what, "contribution_accuracy", "results without them")
     figure, panels = sources.frame(len(of_label))
     looks = style.styles_of(material.metrics)
     for axes, (label, values) in zip(panels, of_label.items(), strict=True):
-        accuracy = sources.at_last(material.metrics, "test_accuracy", label)
+        accuracy = style.at_last(material.metrics, "test_accuracy", label)
         axes.scatter(values, accuracy, s=22, color=looks[label].colour, alpha=0.6, linewidths=0)
         title = f"{sources.label_in_words(material.metrics, label)}\n{_rho(accuracy, values)}"
         axes.set(title=title, xlabel=AXES[name])
@@ -196,7 +188,7 @@ def _contribution(material: sources.Material, label: str, name: str) -> np.ndarr
     """``[seed, client]``; None if the algorithm has none."""
     metrics = material.metrics
     if name == ALONE:
-        return sources.at_last(metrics, name, label) if label in sources.having(material, name) else None
+        return style.at_last(metrics, name, label) if label in sources.having(material, name) else None
     if name != "contribution":
         return sources.rates(material, label, name)
     records = material.records(label)
@@ -246,20 +238,20 @@ def client_spread(
     tallest = 0.0  # inches of all boxes
     for axes, name in zip(panels, drawn, strict=True):
         pooled = {
-            label: (sources.at_last(metrics, name, label), looks[label].colour)
+            label: (style.at_last(metrics, name, label), looks[label].colour)
             for label in sources.having(material, name)
         }
         texts = [sources.label_in_words(metrics, label) for label in pooled]
         alone = name.replace(metric, f"standalone_{metric}")
         if alone in metrics and (label := next(iter(sources.having(material, alone)), None)) is not None:
-            pooled[""] = sources.at_last(metrics, alone, label), style.STANDALONE
+            pooled[""] = style.at_last(metrics, alone, label), style.STANDALONE
             texts.append("standalone model")
         axes.use_sticky_edges = False  # else a box of equal values lies on the frame
         for place, (values, colour) in enumerate(pooled.values()):
             _box(axes, place, values[np.isfinite(values)], colour)
         texts = [style.fitted(text, 1.5, 9) for text in texts]
         axes.set_yticks(range(len(texts)), texts)
-        axes.set(ylim=(len(texts) - 0.4, -0.6), xlabel=f"{_words(metric)} at the last evaluation")
+        axes.set(ylim=(len(texts) - 0.4, -0.6), xlabel=f"{metric.replace('_', ' ')} at the last evaluation")
         axes.set_title(style.kind_of_clients(name))
         style.upright_grid(axes)
         sources.in_percent(axes.xaxis, metric, np.concatenate([values.ravel() for values, _ in pooled.values()]))
@@ -287,11 +279,6 @@ def _box(axes: Axes, place: int, values: np.ndarray, colour: str) -> None:
         axes.scatter(values, beside, s=11, color=colour, linewidths=0, zorder=3)
 
 
-def _words(name: str) -> str:
-    """The name of an array over clients in plain words."""
-    return name.replace("_", " ")
-
-
 # --- Confusion ----------------------------------------------------------------------------------------------
 
 
@@ -307,9 +294,7 @@ def confusion_matrices(
     material = sources.read(source, algorithms)
     labels, names = sources.having(material, MATRIX), names_of(material.metrics, "client")
     if not labels:
-        raise sources.MissingError(
-            "expected the score confusion for the figure confusion_matrices, got results without it"
-        )
+        raise sources.MissingError.of("the score confusion", "confusion_matrices")
     chosen = None if clients is None else sources.check_clients(clients, len(names))
     across = 4 if chosen is None else 1 + len(chosen)
     figure, panels = sources.frame(len(labels) * across, share=False, across=across)
@@ -331,7 +316,7 @@ def confusion_matrices(
 
 def matrices(metrics: xr.Dataset, label: str) -> np.ndarray:
     """``[client, class, predicted]``: rows of all seeds at an algorithm's last evaluation."""
-    every = sources.of_metric(metrics, MATRIX, label, "seed", "evaluated_round", "client", "label", "predicted")
+    every = style.values_of(metrics, MATRIX, label, "seed", "evaluated_round", "client", "label", "predicted")
     return np.nansum(every[:, end_of(metrics, label)], axis=0)
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from fljax.core.names import shown, unknown
 from fljax.metrics import over_seeds
 from fljax.report.kinds import sources
-from fljax.report.style import COLOURS, INK, WINDOWS, kind_of_clients, legend_below, styles_of, write_wholes
+from fljax.report.style import COLOURS, INK, WINDOWS, kind_of_clients, legend_below, styles_of, values_of, write_wholes
 from fljax.report.tables import last_values, title
 
 # The pairs of metrics that are drawn where none is chosen: what clients want, and how accurate models are.
@@ -79,9 +79,7 @@ def metric_pairs(
         drawn.append((f"unseen_{x}", f"unseen_{y}"))
     drawn = [pair for pair in drawn if _points(material, *pair)]
     if not drawn:
-        raise sources.MissingError(
-            f"expected an algorithm with {x} and {y} for the figure metric_pairs, got none with both"
-        )
+        raise sources.MissingError.of(f"an algorithm with {x} and {y}", "metric_pairs", "none with both")
     figure, panels = sources.frame(len(drawn))
     looks = styles_of(material.metrics)
     handles: dict[str, Any] = {}
@@ -119,7 +117,7 @@ def _pair(material: sources.Material, x: str | None, y: str | None) -> tuple[str
         if set(sources.having(material, first)) & set(sources.having(material, second)):
             return first, second
     words = "; ".join(f"{first} and {second}" for first, second in PAIRS)
-    raise sources.MissingError(f"expected two metrics for the figure metric_pairs, got results without {words}")
+    raise sources.MissingError.of("two metrics", "metric_pairs", f"results without {words}")
 
 
 def _points(material: sources.Material, x: str, y: str) -> dict[str, tuple[Any, Any]]:
@@ -158,14 +156,12 @@ def polled_loss(source: sources.Source, *, algorithms: Sequence[str] | None = No
     labels = () if name is None else sources.having(material, name)
     reported = {label: losses for label in labels if (losses := _reported(material, label)) is not None}
     if name is None or not reported:
-        raise sources.MissingError(
-            "expected test_loss by client and a record polled_loss or loss for the figure polled_loss, "
-            "got results without them"
-        )
+        what = "test_loss by client and a record polled_loss or loss"
+        raise sources.MissingError.of(what, "polled_loss", "results without them")
     figure, panels = sources.frame(len(reported))
     handles: dict[str, Any] = {}
     for axes, (label, (whose, rounds, training)) in zip(panels, reported.items(), strict=True):
-        values = sources.of_metric(material.metrics, name, label, "seed", "evaluated_round", "client")
+        values = values_of(material.metrics, name, label, "seed", "evaluated_round", "client")
         tested = over_seeds(over_seeds(values, axis=2).mean).mean
         known = np.isfinite(tested)
         marker = "o" if known.sum() < 3 else None
@@ -232,9 +228,8 @@ def surrogate_weights(
         raise ValueError(f"expected gap_scale to be a finite number above 0, got {shown(gap_scale)}")
     recorded = {label: values for label in material.labels if (values := _gaps(material, label)) is not None}
     if not recorded:
-        raise sources.MissingError(
-            "expected records gap and weight by row for the figure surrogate_weights, got results without them"
-        )
+        what = "records gap and weight by row"
+        raise sources.MissingError.of(what, "surrogate_weights", "results without them")
     figure, panels = sources.frame(len(recorded))
     pooled = np.concatenate([gap for gap, _, _ in recorded.values()])
     low, high = np.quantile(pooled, [0.002, 0.998])

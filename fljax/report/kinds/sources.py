@@ -22,7 +22,7 @@ from fljax.metrics.uncertainty import over_seeds
 from fljax.report.style import finish, has, head, panel, percent, printable
 from fljax.report.tables import is_share as is_share_of_tables
 from fljax.results import folders, stores
-from fljax.results.events import end_of
+from fljax.results.events import array_of
 from fljax.results.non_finite import diverged_seeds
 from fljax.results.records import by_client
 from fljax.results.sweeps import axes_of
@@ -102,6 +102,11 @@ class HasResults(Protocol):
 class MissingError(ValueError):
     """Results lack what a figure is drawn from."""
 
+    @classmethod
+    def of(cls, what: str, figure: str, got: str = "results without it") -> MissingError:
+        """``expected WHAT for the figure FIGURE, got GOT``."""
+        return cls(f"expected {what} for the figure {figure}, got {got}")
+
 
 class Material(NamedTuple):
     """Results in one form."""
@@ -171,31 +176,10 @@ def check_clients(clients: Iterable[Any], count: int) -> tuple[int, ...]:
 # --- Arrays -------------------------------------------------------------------------------------------------
 
 
-def of_metric(metrics: xr.Dataset, name: str, label: str, *dimensions: str) -> np.ndarray:
-    """``[*dimensions]`` of one algorithm; values that do not depend on the algorithm or a dimension are repeated."""
-    values = metrics[name].sel(algorithm=label) if "algorithm" in metrics[name].dims else metrics[name]
-    for dimension in dimensions:
-        if dimension not in values.dims:
-            values = values.expand_dims({dimension: metrics.sizes[dimension]})
-    return np.asarray(values.transpose(*dimensions).values, float)
-
-
-def at_last(metrics: xr.Dataset, name: str, label: str) -> np.ndarray:
-    """``[seed, client]`` at the algorithm's own last evaluation; over ``unseen`` where the name begins so."""
-    dimension = "unseen" if name.startswith("unseen_") else "client"
-    return of_metric(metrics, name, label, "seed", "evaluated_round", dimension)[:, end_of(metrics, label)]
-
-
 def of_rows(records: xr.Dataset, name: str) -> np.ndarray | None:
     """``[seed, round, row]``, with NaN for rows without a client that trained; None if it is no record by row."""
-    dimensions = ("seed", "round", "row")
-    if name not in records or set(records[name].dims) != set(dimensions):
-        return None
-    values = np.asarray(records[name].transpose(*dimensions).values, float)
-    if "cohort_present" in records:
-        present = np.asarray(records["cohort_present"].transpose(*dimensions).values, float)
-        values = np.where(np.nan_to_num(present) > 0, values, np.nan)
-    return values
+    values, present = (array_of(records, each, "seed", "round", "row") for each in (name, "cohort_present"))
+    return values if values is None or present is None else np.where(np.nan_to_num(present) > 0, values, np.nan)
 
 
 def of_clients(records: xr.Dataset, name: str, count: int) -> np.ndarray | None:
@@ -204,11 +188,10 @@ def of_clients(records: xr.Dataset, name: str, count: int) -> np.ndarray | None:
     if name == "participation" and name not in records and "cohort_id" in records:
         cohorts = records[["cohort_id", "cohort_present"]]
         records = by_client(cohorts.fillna(0).astype(int), count).where(cohorts["cohort_present"].notnull().any("row"))
-    dimensions = ("seed", "round", "client")
-    if name not in records or set(records[name].dims) != set(dimensions):
-        return None
-    values = np.asarray(records[name].transpose(*dimensions).values, float)
-    return np.where(np.isfinite(values), values > 0, np.nan) if name == "participation" else values
+    values = array_of(records, name, "seed", "round", "client")
+    if values is None or name != "participation":
+        return values
+    return np.where(np.isfinite(values), values > 0, np.nan)
 
 
 def rates(material: Material, label: str, name: str) -> np.ndarray | None:
