@@ -36,7 +36,7 @@ def measure(options: Namespace) -> Iterator[Row]:
         "algorithms": [{"name": name, **OPTIONS.get(name, {})} for name in names],
     }
     setup = resolve_setup(config.parse(raw, name="methods"))
-    plans = run.check(setup, rehearsed=False)
+    plans = run.check_setup(setup, rehearsed=False)
     seconds: dict[str, list[float]] = {name: [] for name in plans}
     for done in range(options.passes + 1):
         for name, plan in plans.items():

@@ -28,7 +28,7 @@ from fljax.config import Config, load
 from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.core.files import write
 from fljax.experiments.inputs.setup import resolve_setup
-from fljax.experiments.programs import check
+from fljax.experiments.programs import check_setup
 from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_post, load_certificates
 from fljax.games.strategic.certificates import cost_of, judged
 from fljax.results.events import Event, EventLog
@@ -153,7 +153,7 @@ def estimate(config: Config, asked: Mapping[str, Any], options: Namespace) -> It
     setup = resolve_setup(config, EventLog())
     sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(config.seeds)}
     deviating = len(asked.get("deviators", range(setup.clients)))
-    for label, plan in check(setup, rehearsed=False, swept=True).items():
+    for label, plan in check_setup(setup, rehearsed=False, swept=True).items():
         count = len(games.usual_deviations(games.messages_of(plan, setup.federation))) * deviating
         cost = cost_of(plan, setup.federation, cells=count, candidates=asked.get("candidates", 50), **sizes)
         hours = cost.client_steps / options.rate / 3600

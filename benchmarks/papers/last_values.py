@@ -68,7 +68,9 @@ def clusters(metrics: xr.Dataset, algorithm: str) -> dict[str, np.ndarray]:
 def measure(options: Namespace) -> Iterator[Row]:
     """The numbers of run folders, which name their lines; ``--save`` is the CSV file."""
     lines = [
-        line for run in map(Path, options.runs.split(",")) for line in lines_of(run.resolve().name, *folders.load(run))
+        line
+        for run in map(Path, options.runs.split(","))
+        for line in lines_of(run.resolve().name, *folders.load_results(run))
     ]
     if options.save:
         with Path(options.save).open("w", newline="") as file:

@@ -49,7 +49,7 @@ def measure(options: Namespace) -> Iterator[Row]:
     committed = read_cells(path) if path.exists() else []
     named = options.named or options.partition
     rows = rows_like(options.table, options.partition, options.dataset, named, committed)
-    metrics, _ = folders.load(run)
+    metrics, _ = folders.load_results(run)
     changed = datetime.date.fromtimestamp((run / folders.RESULTS).stat().st_mtime).isoformat()
     note = f"fljax {__version__}, {options.note or run.resolve().name}"
     cells = measured(beside(metrics, rows), changed, note)

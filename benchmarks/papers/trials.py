@@ -83,7 +83,7 @@ def is_complete(trial: Trial, folder: Path) -> bool:
     """Whether the folder has results of the trial's config, of all algorithms (some are there early)."""
     if not (folder / folders.RESULTS).is_file() or load(folder / folders.CONFIG) != config_of(trial):
         return False
-    found = set(map(str, folders.load(folder)[0]["algorithm"].values))
+    found = set(map(str, folders.load_results(folder)[0]["algorithm"].values))
     return {entry.label for entry in config_of(trial).algorithms} <= found
 
 
@@ -100,7 +100,7 @@ def run(trial: Trial, folder: Path) -> bool:
 
 def numbers_of(trial: Trial, folder: Path) -> list[Number]:
     """The metrics of a trial that its results have, for every algorithm, and for unseen clients if there are some."""
-    metrics, _ = folders.load(folder)
+    metrics, _ = folders.load_results(folder)
     date = datetime.date.fromtimestamp((folder / folders.RESULTS).stat().st_mtime).isoformat()
     found = []
     for label in map(str, metrics["algorithm"].values):

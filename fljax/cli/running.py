@@ -230,7 +230,7 @@ class CertifyOptions(NamedTuple):
 Computing = RunOptions | WholeRunOptions | ReproduceOptions
 
 
-class Together(NamedTuple):
+class ProcessOptions(NamedTuple):
     """Options of one run in several processes."""
 
     distributed: Annotated[

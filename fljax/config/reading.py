@@ -268,7 +268,7 @@ def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str,
         raise ConfigError(f"expected valid TOML in {str(path)!r}, got: {error}") from None
     except RecursionError:
         raise ConfigError(f"expected valid TOML in {str(path)!r}, got brackets that are nested too deep") from None
-    check(raw)
+    check_keys(raw)
     raw = with_absolute_paths(raw, path.parent)
     base = raw.pop("base", None)
     if base is None:
@@ -286,7 +286,7 @@ def _joined(base: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def check(raw: Mapping[str, Any]) -> None:
+def check_keys(raw: Mapping[str, Any]) -> None:
     """Raises a ConfigError if a value is invalid for every key (``fljax.config.forms``)."""
     try:
         check_values(raw)
@@ -296,7 +296,7 @@ def check(raw: Mapping[str, Any]) -> None:
 
 def parse(raw: Mapping[str, Any], *, name: str = "experiment", imports: bool = True, needs_data: bool = True) -> Config:
     """Checks a config given as nested dictionaries, as ``load`` does; ``name`` is the default of the key ``name``."""
-    check(raw)
+    check_keys(raw)
     raw = with_absolute_paths(dict(raw), pathlib.Path())
     errors: list[ConfigError] = []
     if needs_data:
@@ -463,7 +463,7 @@ def parse_grid(
     raw: Mapping[str, Any], grid: Sequence[str] = (), *, name: str = "experiment", imports: bool = True
 ) -> Grid:
     """As ``load_grid``, for a config given as nested dictionaries."""
-    check(raw)
+    check_keys(raw)
     raw = copy.deepcopy(dict(raw))
     table = raw.pop("sweep", {})
     # Check the file's sweep before adding ``grid``; each cell is checked later.

@@ -16,12 +16,12 @@ from fljax.core.values import kind_of
 
 def call(kind: str, form: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """What a user's function returns; ``kind`` says what it is ("the loss"), ``form`` its parameters ("(x, y)")."""
-    check(kind, form, function, *arguments, **named)
+    check_function(kind, form, function, *arguments, **named)
     with during(f"{kind} {name_of(function)}"):
         return function(*arguments, **named)
 
 
-def check(kind: str, form: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+def check_function(kind: str, form: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
     """Raises the ValueError of ``call`` if a function has other parameters; it is not called."""
     try:
         signature = inspect.signature(function)

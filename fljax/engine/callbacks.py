@@ -77,7 +77,7 @@ def checked(callbacks: Any) -> tuple[Callback, ...]:
     if not all(map(callable, chosen)):
         raise ValueError(f"expected callbacks to be a list of functions of a Block, got {shown(callbacks)}")
     for callback in chosen:
-        users.check("the callback", "(block)", callback, None)
+        users.check_function("the callback", "(block)", callback, None)
     return chosen
 
 
@@ -471,7 +471,7 @@ def track(
       ValueError: if ``run`` has no such method.
     """
     method, log = _method(run)
-    users.check("the tracker's", "(values, step=)", log, {}, **({"step": 0} if with_step else {}))
+    users.check_function("the tracker's", "(values, step=)", log, {}, **({"step": 0} if with_step else {}))
     steps = _steps_of(run)
 
     def write(block: Block) -> None:

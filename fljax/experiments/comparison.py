@@ -37,7 +37,7 @@ from fljax.experiments import outlines, saved_models
 from fljax.experiments.conductor import Outcome
 from fljax.experiments.inputs.entrants import DOUBLE, described, entrants, marks_of, settings_text
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
-from fljax.experiments.programs import check
+from fljax.experiments.programs import check_setup
 from fljax.protocol import AbsentRows, Federation, Task
 from fljax.report.tables import Row, best_cell_rows, main_table, summary
 from fljax.results import Result, Results, folders
@@ -190,7 +190,7 @@ def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> 
     ((name, text),) = comparison.origin.items()
     if models not in ("none", "last"):
         raise ValueError(f"expected models to be 'none' or 'last', got {models!r}")
-    folders.check(folder)
+    folders.check_own_files(folder)
     trained = _trained(comparison) if models == "last" else {}
     checksum = _checksum(next(iter(trained.values()))[1].federation) if trained else 0
     text = _with_models(name, text, models)
@@ -202,12 +202,12 @@ def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> 
         write(folder / name, text.encode())
         write_environment(folder / ENVIRONMENT, resumed=False)
         if trained:  # before the results, which say that all is there
-            outlines.save(folder, comparison.outline, checksum)
+            outlines.save_outline(folder, comparison.outline, checksum)
         for label, (spec, inputs) in trained.items():
             plan = Plan(spec.build, {}, inputs.by_seed)
             more = {_IDENTITY: np.asarray(json.dumps(plan_identity(spec, inputs)))}
             saved_models.save(folder, label, plan, comparison.results[label], more)
-        folders.save(folder, Results(comparison.metrics, comparison.records), text)
+        folders.save_results(folder, Results(comparison.metrics, comparison.records), text)
         for label, result in comparison.results.items():
             if is_long(result.records):
                 copy(result.records, folders.records_of(folder, label))
@@ -244,9 +244,9 @@ def arguments_of(algorithms: Any, task: Any, local: Any, federation: Any) -> Arg
     return Arguments(entrants(algorithms, local, Measure()), task, local, federation)
 
 
-def load(folder: pathlib.Path, label: str, which: str, round: int | None, arguments: Arguments | None) -> Models:
+def load_models(folder: pathlib.Path, label: str, which: str, round: int | None, arguments: Arguments | None) -> Models:
     """The models of one algorithm of a comparison, after its last round, for the arguments that made them."""
-    outline, path = outlines.load(folder), saved_models.path_of(folder, label)
+    outline, path = outlines.load_outline(folder), saved_models.path_of(folder, label)
     if which != "last" or round is not None:
         asked = f"which={which!r}" if round is None else f"round={round}"
         raise ValueError(f"expected which='last', since a comparison has the models after the last round, got {asked}")
@@ -280,7 +280,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, argume
         execution=Execution(precision=raw["precision"]),
     )
     setup = saved_models.with_placeholders(setup)
-    plan, stored = check(setup, rehearsed=False)[label], read_npz(path, "models")
+    plan, stored = check_setup(setup, rehearsed=False)[label], read_npz(path, "models")
     earlier, identity = json.loads(str(stored.pop(_IDENTITY, "{}"))), plan_identity(*partition_plan(plan, federation))
     if len({DOUBLE in of.get("jax", "") for of in (before, now)}) > 1:  # in which numbers have other bytes
         earlier, identity = ({key: of[key] for key in of if "numbers of" not in key} for of in (earlier, identity))

@@ -44,7 +44,7 @@ from fljax.metrics.registry import of_gains
 from fljax.results import Reference, Result, Results, folders, further_rounds, judged_by
 from fljax.results.clients import with_common_names, with_names
 from fljax.results.events import STOPPED, EventLog, Line, OnEvent, Parts, append, joined_weights
-from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save
+from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save_results
 from fljax.results.identity import begin_checkpoints, write_environment
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
 from fljax.results.sweeps import Axis, Best, axes_of, best, divergences_in, parts_of, unstack_cells, values_of
@@ -419,7 +419,7 @@ def conduct(
                 write(outputs.folder / CONFIG, outputs.files.text.encode())
                 write_environment(outputs.folder / ENVIRONMENT, resumed=False)
             saved = join(experiment, {**folder.begun, **parts}, rounds_before(folder), log.forced)
-            save(outputs.folder, saved, outputs.files.text)
+            save_results(outputs.folder, saved, outputs.files.text)
             log.tell("saved", label, rounds, rounds, "")
         if computed.stopped is not None:
             outputs.files.finished(label)  # so that resuming runs it again

@@ -90,7 +90,7 @@ class Run:
         self.folder = pathlib.Path(folder)
         if not self.folder.is_dir():
             raise ValueError(f"expected a run folder, got {str(folder)!r}, which is no folder")
-        folders.check(self.folder)
+        folders.check_own_files(self.folder)
         names = (folders.CONFIG, folders.COMPARISON)
         self._file = next((name for name in names if (self.folder / name).is_file()), folders.CONFIG)
         try:
@@ -181,12 +181,12 @@ class Run:
             raise ValueError(unknown("label", label, finished))
         records = self.records.sel(algorithm=label, drop=True)
         if "stored_apart" in records and records["stored_apart"] == 1:
-            return stores.load(folders.records_of(self.folder, label))
+            return stores.load_records(folders.records_of(self.folder, label))
         return records
 
     @functools.cached_property
     def _results(self) -> tuple[xr.Dataset, xr.Dataset]:
-        return folders.load(self.folder)
+        return folders.load_results(self.folder)
 
     @functools.cached_property
     def config(self) -> Config:
@@ -208,7 +208,7 @@ class Run:
     def _outline(self) -> Outline | None:
         from fljax.experiments import outlines
 
-        return outlines.load(self.folder)
+        return outlines.load_outline(self.folder)
 
     @functools.cached_property
     def _setup(self) -> Setup:
@@ -281,7 +281,7 @@ class Run:
         from fljax.experiments import comparison, saved_models
 
         if self._is_compared:
-            return comparison.load(self.folder, label, which, round, self._arguments)
+            return comparison.load_models(self.folder, label, which, round, self._arguments)
         saved_models.find(self.folder, label, which, round)  # before the data are read
         setup = self._setup if self._outline is None else None
         return saved_models.load(self.folder, label, which, round, setup=setup, imports=self._imports)

@@ -59,10 +59,10 @@ def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -
     return plain | {_TEXT: np.asarray(json.dumps(text))}
 
 
-def save(folder: pathlib.Path, outline: Mapping[str, np.ndarray], checksum: int) -> None:
+def save_outline(folder: pathlib.Path, outline: Mapping[str, np.ndarray], checksum: int) -> None:
     """Writes the outline, atomically; a folder with models keeps its own, or refuses data of another ``checksum``."""
     if any((folder / MODELS).rglob("*.npz")):
-        before = load(folder)
+        before = load_outline(folder)
         if before is None:
             raise ValueError(
                 f"expected {FILE} beside the models in {str(folder)!r}, got none: an older fljax saved them; take a "
@@ -78,7 +78,7 @@ def save(folder: pathlib.Path, outline: Mapping[str, np.ndarray], checksum: int)
     write_npz(folder / FILE, {**outline, _TEXT: np.asarray(json.dumps(text))}, compressed=True)
 
 
-def load(folder: pathlib.Path) -> Outline | None:
+def load_outline(folder: pathlib.Path) -> Outline | None:
     """The outline in a run folder; None: there is none."""
     path = folder / FILE
     if not path.is_file():

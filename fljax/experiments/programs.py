@@ -29,7 +29,7 @@ from fljax.protocol import Algorithm
 from fljax.results import Reference
 
 
-def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str, Plan]:
+def check_setup(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str, Plan]:
     """Builds every algorithm once (``rehearsed`` traces a round), so that errors come before any computation."""
     check_initial(setup.task, setup.standalone_initial)
     check_stop_alone(setup.federation, setup.standalone_stop)
@@ -83,7 +83,7 @@ def alike(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]]:
     return list(members.values())
 
 
-class Programs(NamedTuple):
+class CellPrograms(NamedTuple):
     """How an algorithm runs in the cells of a sweep; cells are numbers."""
 
     same: list[list[int]]  # groups on whose differences the algorithm does not depend; the first of each runs
@@ -91,7 +91,9 @@ class Programs(NamedTuple):
     jobs: list[list[int]]  # groups of cells that are runs of one program
 
 
-def grouped(cells: Sequence[Setup], position: int, references: Sequence[Reference], *, trial: bool = False) -> Programs:
+def grouped(
+    cells: Sequence[Setup], position: int, references: Sequence[Reference], *, trial: bool = False
+) -> CellPrograms:
     """The programs of the algorithm at ``position`` of every cell; a ``trial`` trains nothing, see ``build_plan``."""
 
     def on_what_it_depends(place: int) -> Any:
@@ -111,7 +113,7 @@ def grouped(cells: Sequence[Setup], position: int, references: Sequence[Referenc
         for place in places:
             plans[place] = build_plan(cells[place], cells[place].algorithms[position], references[place], trial=trial)
         jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
-    return Programs(same, plans, jobs)
+    return CellPrograms(same, plans, jobs)
 
 
 class Ahead:

@@ -36,7 +36,7 @@ from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.preparation import block_by_client, build_plan, result_by_client, setup_of, with_pool
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup, weights_of
 from fljax.experiments.programs import Ahead, ahead_of_run
-from fljax.experiments.programs import check as check
+from fljax.experiments.programs import check_setup as check_setup
 from fljax.experiments.saved_models import ModelFiles, keep_beginning, state_of
 from fljax.results import Reference, Result, Results, further_rounds, stores
 from fljax.results.clients import with_names
@@ -103,7 +103,7 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     setup = with_pool(setup)
     builder = CallbackBuilder.of(setup, outputs.folder, outputs.log, outputs.callbacks)
     preparation.check_test_rows(setup.federation)
-    plans = check(setup, rehearsed=False)
+    plans = check_setup(setup, rehearsed=False)
     done = {label: int(begun.metrics["rounds_done"]) for label, begun in folder.begun.items()}
     directory = outputs.files.directory
     if directory is not None:  # it has the results of what goes on
@@ -229,7 +229,7 @@ def _cost_in_words(metrics: xr.Dataset) -> str:
 def estimates(config: Config) -> dict[str, Memory]:
     """The memory of every algorithm of a config, by label, after that of ``STANDALONE``; nothing is trained."""
     setup = with_pool(resolve_setup(config))
-    plans = check(setup, rehearsed=False)  # the estimate traces them
+    plans = check_setup(setup, rehearsed=False)  # the estimate traces them
     alone = estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone)
     estimated = {
         entry.label: estimate(plans[entry.label], setup_of(setup, entry).federation, setup.schedule)

@@ -41,7 +41,7 @@ from fljax.engine import Models, Plan, arrays_of, checksum_of, common_models, re
 from fljax.experiments import outlines
 from fljax.experiments.inputs.preparation import models_by_client, setup_of, with_pool
 from fljax.experiments.inputs.setup import COMMON, SEEDS, Setup, assemble, build_task, build_world, resolve_setup
-from fljax.experiments.programs import check
+from fljax.experiments.programs import check_setup
 from fljax.protocol import Federation
 from fljax.results import BestModels, Result, folders
 
@@ -175,7 +175,7 @@ class ModelFiles(NamedTuple):
         if self.directory is None or self.which == "none" or setup.world is None or not processes.is_first():
             return
         federation, dataset, names = setup.world
-        outlines.save(self.directory, outlines.contents(federation, dataset, names), checksum_of(federation))
+        outlines.save_outline(self.directory, outlines.contents(federation, dataset, names), checksum_of(federation))
 
     def arguments(self, setup: Setup, label: str, plan: Plan) -> Mapping[str, Any]:
         """Arguments of ``simulate`` by which a run keeps the models to save."""
@@ -240,11 +240,11 @@ def load(
     Raises:
       ValueError: if there are no models of this label, or they do not fit the config.
     """
-    folders.check(pathlib.Path(directory))
+    folders.check_own_files(pathlib.Path(directory))
     written = pathlib.Path(directory) / "config.toml"
     if not written.is_file():
         raise ValueError(f"expected a run folder with config.toml, got {str(directory)!r}")
-    outline = outlines.load(pathlib.Path(directory))
+    outline = outlines.load_outline(pathlib.Path(directory))
     folders.check_origin(pathlib.Path(directory))
     config = configuration.load(written, imports=imports, needs_data=outline is None)
     entries = {entry.label: entry for entry in config.algorithms}
@@ -265,9 +265,9 @@ def load(
     if entries[label].pooled:
         setup = with_pool(setup)
         entry = setup.algorithms[setup.labels.index(label)]
-        plan = check(setup, rehearsed=False)[label]
+        plan = check_setup(setup, rehearsed=False)[label]
         return models_by_client(restored(setup_of(setup, entry), plan, label, stored, None), setup)
-    return restored(setup, check(setup, rehearsed=False)[label], label, stored, rows)
+    return restored(setup, check_setup(setup, rehearsed=False)[label], label, stored, rows)
 
 
 def with_placeholders(setup: Setup) -> Setup:

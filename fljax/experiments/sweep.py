@@ -40,7 +40,7 @@ from fljax.experiments.conductor import (
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, resolve_cells
 from fljax.experiments.programs import ahead_of_sweep, world_key
-from fljax.experiments.programs import check as check_plans
+from fljax.experiments.programs import check_setup as check_plans
 from fljax.metrics.registry import OF_LOSSES, SCALARS
 from fljax.metrics.scores import scalars_of, score_name
 from fljax.results import Results, folders
@@ -64,7 +64,7 @@ def run(
 ) -> Outcome:
     """Runs every algorithm in every cell as ``run.run`` does; ``whole``: edges of the grid are worth a note."""
     processes.check_same(lambda: flat(dumps(grid.config)) | {"grid": repr(paths(grid))})
-    check(grid)
+    check_grid(grid)
     experiment = _experiment(grid)
     text = "" if directory is None else dumps(grid.config)
     with opened(directory, text, experiment.grid, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
@@ -104,7 +104,7 @@ def paths(grid: Grid) -> str:
     return json.dumps({axis.name: axis.path for axis in grid.axes})
 
 
-def check(grid: Grid) -> None:
+def check_grid(grid: Grid) -> None:
     """Raises a ConfigError if the sweep's metric is unknown, or the config's data cannot give it."""
     assert grid.config.sweep is not None
     metric = grid.config.sweep.metric
@@ -212,8 +212,8 @@ def count_of(directory: pathlib.Path) -> int | None:
 
 def begin_part(grid: Grid, directory: pathlib.Path, number: int, count: int) -> Part | None:
     """Makes the folders of the sweep and of part ``number`` from 1; None: there are fewer. JAX does not start."""
-    check(grid)
-    folders.check(directory)
+    check_grid(grid)
+    folders.check_own_files(directory)
     text, parts, used = dumps(grid.config), split(grid, count), folders.is_used(directory)
     # Parts may begin at the same time: each waits for the others.
     with locked(directory / folders.LOCK, folders.PATIENCE):
@@ -307,7 +307,7 @@ def join_parts(
         joined = join(experiment, whole, forced=forced)
         joined.metrics.attrs.pop(DATA, None)  # that of one part
         join_environments(directory / folders.ENVIRONMENT, dict(sorted(environments.items())))
-        folders.save(directory, joined, text, record)
+        folders.save_results(directory, joined, text, record)
     return outcome_of(joined), unfinished, len(parts)
 
 

@@ -19,11 +19,11 @@ from fljax.engine.whole_runs.program import by_themselves
 from fljax.experiments.conductor import Outputs, Saving, check_data, opened, trained_alone
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
-from fljax.experiments.programs import check
+from fljax.experiments.programs import check_setup
 from fljax.results import Reference
 from fljax.results.events import EventLog
 from fljax.results.folders import OpenFolder
-from fljax.results.folders import check as check_folder
+from fljax.results.folders import check_own_files as check_folder
 from fljax.results.identity import CHECKPOINTS, ORIGIN, Origin, check_checkpoints, check_same_run
 
 QUESTION = "question.json"  # beside the blocks of runs, if a command writes it: what they are for
@@ -112,7 +112,7 @@ def begin(setup: Setup, log: EventLog, *, purpose: str, run: str, lost: str) -> 
     for entry in setup.algorithms:
         with about_algorithm(entry.label):
             _check_start(entry, purpose)
-    return check(setup, rehearsed=False, swept=True)
+    return check_setup(setup, rehearsed=False, swept=True)
 
 
 def names_of(setup: Setup) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.whole_runs import Kept, begin, names_of, of_runs, reads_standalone, standalone_of
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
-from fljax.games.comparing import Asked, Baseline, Coalitions, Outside, chosen_members, planned
+from fljax.games.comparing import Baseline, Coalitions, EstimatorInputs, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, in_words, metrics_of, name_of_value
 from fljax.results import Reference
 from fljax.results.events import OnEvent
@@ -149,7 +149,7 @@ def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> str:
     if asked.among is not None:
         raise ValueError("expected all coalitions to compare estimators with, got a choice of them (among)")
     names = None if asked.estimators == "all" else asked.estimators
-    return Asked(plan, setup.federation, name_of_value(asked.value)).split(names)[1]
+    return EstimatorInputs(plan, setup.federation, name_of_value(asked.value)).split(names)[1]
 
 
 def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Setup) -> bool:

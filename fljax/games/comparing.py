@@ -31,7 +31,7 @@ from fljax.engine import Over, Plan, is_stacked, plan_of, rollout, runs
 from fljax.engine.rounds.states import Seeds, by_id, local_data, seeds_of, with_shared, without_shared
 from fljax.games.solutions import shapley
 from fljax.games.tables import CoalitionTable, Cost, by_code, in_braces
-from fljax.games.values import Measured, Measures, Value, algorithm_of, check_value, estimate, in_words, measures_of
+from fljax.games.values import KeptResults, Measures, Value, algorithm_of, check_value, estimate, in_words, measures_of
 from fljax.protocol import Algorithm, Federation, Info, Round, Seat, Subset
 from fljax.protocol.sums import Part, Total, as_streamed
 from fljax.results import Reference
@@ -106,7 +106,7 @@ def coalitions(
         Over(member=trained),
         rounds=rounds,
         seeds=numbers,
-        measure=Measured() if isinstance(value, str) else Measured(value, code_of(value)),
+        measure=KeptResults() if isinstance(value, str) else KeptResults(value, code_of(value)),
         max_runs=max_runs,
         **of_runs,
     )
@@ -281,7 +281,7 @@ def compare_estimators(
     clients = table.members.shape[1]
     if (here := federation.clients.id.shape[-1]) != clients:
         raise ValueError(f"expected the federation of the table, of {clients} clients, got one of {here}")
-    asked = Asked(chosen, federation, table.metric, rows, settings, budget)
+    asked = EstimatorInputs(chosen, federation, table.metric, rows, settings, budget)
     names, left_out = asked.split(estimators)
     judge, record, gain = _Judge(algorithm, federation, rows, asked.by_accuracy), None, None
     if any(not ESTIMATORS[name].on_host for name in names):
@@ -303,7 +303,7 @@ def compare_estimators(
     return found if gain is None else found.assign(gain=("seed", gain))
 
 
-class Asked(NamedTuple):
+class EstimatorInputs(NamedTuple):
     """The inputs of estimators, as for ``compare_estimators``, for a table that need not exist yet."""
 
     plan: Plan

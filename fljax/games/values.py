@@ -31,7 +31,7 @@ ValueFunction = Callable[[Algorithm, State, Mapping[str, Labelled]], Any]
 Value = str | ValueFunction
 
 
-class Measured(NamedTuple):
+class KeptResults(NamedTuple):
     """The kept results of a run; equal for equal functions of one's own, so that runs share a program."""
 
     function: ValueFunction | None = None

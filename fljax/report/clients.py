@@ -298,7 +298,7 @@ def leaving(source: Source) -> pd.DataFrame:
     Raises:
       ValueError: if a folder has no results.
     """
-    results = folders.load(pathlib.Path(source)) if isinstance(source, str | pathlib.Path) else source
+    results = folders.load_results(pathlib.Path(source)) if isinstance(source, str | pathlib.Path) else source
     if not isinstance(results, Material) and isinstance(results, HasResults) and axes_of(results.metrics):
         return _of_cells(results.metrics, results.records)
     material = read(source)

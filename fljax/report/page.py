@@ -32,7 +32,7 @@ from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, cell, main_table, pivot, summary, target_lines, title, to_target, when
 from fljax.results import Line, RunState, best_cell, is_running, read_lines, read_state
 from fljax.results.events import Results, weights_in_words
-from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, RESULTS, load
+from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, RESULTS, load_results
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 from fljax.results.records import directions, is_lower
 from fljax.results.sweeps import axes_of, divergences_in
@@ -75,7 +75,7 @@ def write(
       ValueError: if the folder has no results, or ``to_target`` refuses a target.
     """
     folder = pathlib.Path(run_folder)
-    metrics, records = load(folder) if results is None else results
+    metrics, records = load_results(folder) if results is None else results
     heading = str(metrics.attrs.get("name", folder.resolve().name))
     reached = [
         target_table(to_target(metrics, name, value), value, is_lower(metrics[name]))

@@ -53,7 +53,7 @@ _FOLDERS = (MODELS, "data.npz", RECORDS, PARTS, CHECKPOINTS, OF_WORTH, OF_CERTIF
 PATIENCE = 60.0  # seconds that parts of a sweep, and who joins them, wait for others that begin in the same folder
 
 
-def check(directory: pathlib.Path) -> None:
+def check_own_files(directory: pathlib.Path) -> None:
     """Raises a ValueError if something in a run folder is a link, a pipe or a device; the folder may be a link."""
     check_links(directory, (*_OWN, *_FOLDERS))
 
@@ -93,7 +93,7 @@ def _claimed(
     if directory is None:
         yield OpenFolder({})
         return
-    check(directory)
+    check_own_files(directory)
     used, computes = is_used(directory), force is not None
     # Who joins waits for parts of a sweep that begin in this moment.
     lock = locked(directory / LOCK) if computes else locked(directory / LOCK, PATIENCE)
@@ -274,7 +274,7 @@ def record_in(directory: pathlib.Path) -> tuple[str, str]:
     return ("", "") if origin is None else (origin.record, origin.fljax)
 
 
-def save(directory: pathlib.Path, results: Results, text: str, record: str | None = None) -> None:
+def save_results(directory: pathlib.Path, results: Results, text: str, record: str | None = None) -> None:
     """Writes ``results.nc``, then ``metrics.csv``; ``text`` is the config of the results, ``record`` that of others."""
     origin = stores.origin(text) if record is None else stores.origin(text).assign({RECORD: ((), record)})
     content = stores.encoded(results.metrics, {"records": results.records, "origin": origin})
@@ -292,14 +292,14 @@ def _table(metrics: xr.Dataset) -> bytes:
     return as_csv(metrics[scalars].to_dataframe().reset_index()).encode()
 
 
-def load(directory: pathlib.Path) -> Results:
+def load_results(directory: pathlib.Path) -> Results:
     """The results of a run folder."""
     return _read(directory)[0]
 
 
 def _read(directory: pathlib.Path) -> tuple[Results, Origin | None]:
     """Results and their origin; None if the file has no origin."""
-    check(directory)
+    check_own_files(directory)
     path = directory / RESULTS
     if not path.is_file():
         raise ValueError(f"expected a run folder with {RESULTS}, got {directory}")

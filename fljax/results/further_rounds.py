@@ -130,7 +130,7 @@ def with_records(before: xr.Dataset, after: xr.Dataset) -> xr.Dataset:
                 }
                 yield xr.Dataset({**moving, **fixed}, after.drop_vars("round").coords).load()
 
-    return long_records.save(long_records.place_of(after), parts())
+    return long_records.save_records(long_records.place_of(after), parts())
 
 
 def joined(before: xr.Dataset, after: xr.Dataset, along: str) -> xr.Dataset:

@@ -98,7 +98,7 @@ def read_by_label(
 _WRITTEN, _SOURCE = "written", "long_records"  # attribute of a store: when it was written; of a Dataset: where it is
 
 
-def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
+def save_records(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
     """Writes records, some rounds in each part, in place of what was there, and opens them to be read on demand."""
     import zarr
 
@@ -127,10 +127,10 @@ def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
         ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return load(path)
+    return load_records(path)
 
 
-def load(path: pathlib.Path) -> xr.Dataset:
+def load_records(path: pathlib.Path) -> xr.Dataset:
     """Opens records; values are read when they are asked for."""
     import zarr
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fljax import engine
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.states import State, by_id, initial_state
 from fljax.protocol import Algorithm, Available, Cohort, Federation, Task, unlabelled
 from fljax.results import Result
@@ -177,7 +177,7 @@ class Bench:
         return engine.one_round(algorithm, by_id(data), layout, state, available=available)
 
     def _evaluate(self, numbers: Any, data: Federation, state: State, round: Any) -> Any:
-        return unlabelled(evaluate(self.algorithm(numbers), by_id(data), SIDE_BY_SIDE, state, round))
+        return unlabelled(evaluate_state(self.algorithm(numbers), by_id(data), SIDE_BY_SIDE, state, round))
 
     def whole(self, numbers: Any, data: Federation, seed: Any, rounds: Any) -> State:
         """A run from its seed, not compiled."""

@@ -21,7 +21,7 @@ from fljax.contributions.estimators.in_rounds import Contributions
 from fljax.core import trees
 from fljax.data.datasets import training_moments
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.states import by_id
 from fljax.engine.whole_runs.program import Scales, final_state
 from fljax.protocol import Algorithm, Federation, Moments, unlabelled
@@ -121,7 +121,7 @@ def _program(algorithm: Algorithm) -> Callable[[Federation, Any], dict[str, np.n
     @functools.partial(jax.jit, compiler_options=quick_options())
     def scores(data: Federation, member: Any) -> Any:
         state = final_state(algorithm, data, layout, jnp.uint32(3), member, ROUNDS)
-        found = unlabelled(evaluate(algorithm, data, layout, state, state.round, valid=True))
+        found = unlabelled(evaluate_state(algorithm, data, layout, state, state.round, valid=True))
         return {**found, **_contributions_in(state.server)}
 
     return lambda data, member: {name: np.asarray(values) for name, values in scores(data, member).items()}

@@ -17,7 +17,7 @@ from fljax import engine
 from fljax.core import trees
 from fljax.core.trees import numbers_of
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.round import RoundOptions, train_one
 from fljax.engine.rounds.states import State, by_id, initial_state
 from fljax.protocol import Algorithm, Cohort, Federation, Seat, seen_from, unlabelled
@@ -91,7 +91,7 @@ def shapes(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype), bool(getattr(leaf, "weak_type", False))), tree)
 
 
-def check(condition: object, sentence: str) -> None:
+def require(condition: object, sentence: str) -> None:
     """Raises an AssertionError with the sentence unless the condition holds."""
     if not condition:
         raise AssertionError(sentence)
@@ -107,11 +107,11 @@ def names_peers_by_id(case: Bench) -> None:
             seat = Seat(state.round, jnp.int32(id), zero)
             peers = algorithm.peers(seen_from(state.server, seat), seat)
             is_list = jnp.issubdtype(peers.dtype, jnp.integer) and peers.ndim == 1
-            check(is_list, f"peers returns {_words(shapes(peers))} and not a list of ids")
+            require(is_list, f"peers returns {_words(shapes(peers))} and not a list of ids")
             known = bool(jnp.all((peers >= 0) & (peers < POPULATION)))
-            check(known, f"client {id} has peers with the ids {peers.tolist()}")
+            require(known, f"client {id} has peers with the ids {peers.tolist()}")
             lengths.add(peers.shape[0])
-    check(len(lengths) == 1, f"peers returns lists of the lengths {sorted(lengths)}")
+    require(len(lengths) == 1, f"peers returns lists of the lengths {sorted(lengths)}")
 
 
 def keeps_shapes(case: Bench, double: bool = False) -> None:
@@ -124,11 +124,13 @@ def keeps_shapes(case: Bench, double: bool = False) -> None:
             step = functools.partial(engine.one_round, algorithm, data, Layout(5, 1, 5))
             after = shapes(jax.eval_shape(step, start)[0])
             before, names = jax.tree_util.tree_flatten_with_path(shapes(start), is_leaf=_is_shape)
-            check(
+            require(
                 names == jax.tree.structure(after, is_leaf=_is_shape), "the state has another structure after a round"
             )
             for (path, was), now in zip(before, jax.tree.leaves(after, is_leaf=_is_shape), strict=True):
-                check(was == now, f"state{jax.tree_util.keystr(path)} is {_words(was)} before and {_words(now)} after")
+                require(
+                    was == now, f"state{jax.tree_util.keystr(path)} is {_words(was)} before and {_words(now)} after"
+                )
 
 
 def _with_exact_dtypes(algorithm: Algorithm) -> Algorithm:
@@ -139,13 +141,13 @@ def _with_exact_dtypes(algorithm: Algorithm) -> Algorithm:
         result = algorithm.train(key, seat, down, client, data)
         if isinstance(result, tuple) and len(result) == 2:  # the engine says so if it is not
             differs = trees.difference(client, result[1])
-            check(differs is None, f"train returns a client's state unlike that of init_client: {differs}")
+            require(differs is None, f"train returns a client's state unlike that of init_client: {differs}")
         return result
 
     def finish(server: Any, *others: Any) -> Any:
         after, info = streamed.finish(server, *others)
         differs = trees.difference(server, after)
-        check(differs is None, f"the aggregation returns a server unlike that of init_server: {differs}")
+        require(differs is None, f"the aggregation returns a server unlike that of init_server: {differs}")
         return after, info
 
     return algorithm._replace(train=train, aggregate=Streamed(streamed.contribute, finish))
@@ -196,7 +198,7 @@ def maps_seeds(case: Bench) -> None:
     for place, seed in enumerate((0, 3)):
         assert_close(case.run(case.start(seed=seed)), jax.tree.map(lambda leaf, i=place: leaf[i], both))
     first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], both.server) for i in range(2))
-    check(not is_same(first, second) or not jax.tree.leaves(first), "two seeds give the same server")
+    require(not is_same(first, second) or not jax.tree.leaves(first), "two seeds give the same server")
 
 
 def ignores_order(case: Bench) -> None:
@@ -221,7 +223,7 @@ def keeps_absent_clients(case: Bench) -> None:
         after, info = case.step(case.numbers, federation(), before, case.everybody, controls)
         present = np.zeros(POPULATION, bool)
         present[np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)]] = True
-        check(present.sum() <= keep.sum(), "a client that was cleared from the cohort is present")
+        require(present.sum() <= keep.sum(), "a client that was cleared from the cohort is present")
         assert_same(
             *(
                 jax.tree.map(lambda leaf, gone=~present: trees.numbers_of(leaf)[gone], clients)
@@ -298,7 +300,7 @@ def leaves_out_who_left(case: Bench) -> None:
 
     @functools.partial(jax.jit, compiler_options=quick_options())
     def judge(data: Federation, state: State) -> Any:
-        return unlabelled(evaluate(algorithm, data, Layout(16, 1, 16), state, state.round))
+        return unlabelled(evaluate_state(algorithm, data, Layout(16, 1, 16), state, state.round))
 
     def rows_of_leaver(state: State) -> Any:
         parts = [part for part in jax.tree.leaves(state.server, is_leaf=is_per_client) if is_per_client(part)]
@@ -330,8 +332,8 @@ def survives_empty_rounds(case: Bench) -> None:
     for available, controls in ((~case.everybody, case.all), (case.everybody, nobody_comes)):
         after = case.run(before, available=available, controls=controls, rounds=1)
         assert_finite(after)
-        check(int(after.diverged) == -1, "the server or a client is not finite after a round of nobody")
-        check(int(after.round) == int(before.round) + 1, "the round was not counted")
+        require(int(after.diverged) == -1, "the server or a client is not finite after a round of nobody")
+        require(int(after.round) == int(before.round) + 1, "the round was not counted")
         assert_same(before.clients, after.clients)
         if not available.any():
             assert_same(case.judge(before, round=2), case.judge(after, round=2))
@@ -375,7 +377,7 @@ def sends_no_rows(case: Bench) -> None:
 
         return shapes(jax.eval_shape(messages))
 
-    check(sent(0) == sent(3), "a message has another shape where clients have more padding")
+    require(sent(0) == sent(3), "a message has another shape where clients have more padding")
 
 
 def keeps_strangers_apart(case: Bench) -> None:
@@ -390,7 +392,7 @@ def keeps_strangers_apart(case: Bench) -> None:
 
     rolled = state._replace(server=jax.tree.map(roll, state.server), clients=jax.tree.map(roll, state.clients))
     before = strangers(case.judge(state))
-    check(before, "unseen clients have no metrics")
+    require(before, "unseen clients have no metrics")
     after = case.evaluate(jax.tree.map(roll, case.numbers), federation(), rolled, state.round)
     assert_close(before, strangers(after))
 
@@ -435,5 +437,7 @@ def resumes_and_pickles(case: Bench) -> None:
     rest = run(rounds=2, initial=half.state)
     assert_same(whole.state, rest.state)
     left, right = whole.metrics["test_loss"].sel(evaluated_round=[2, 4]), rest.metrics["test_loss"]
-    check(left.identical(right), "the losses of a run that is continued are others")
-    check(whole.records.sel(round=[2, 3]).identical(rest.records), "the records of a run that is continued are others")
+    require(left.identical(right), "the losses of a run that is continued are others")
+    require(
+        whole.records.sel(round=[2, 3]).identical(rest.records), "the records of a run that is continued are others"
+    )

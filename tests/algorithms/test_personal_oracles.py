@@ -15,7 +15,7 @@ from fljax.algorithms.fedala import top_tensors
 from fljax.algorithms.fedfomo import FedFomoUp
 from fljax.core.trees import take
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.evaluate import Judge, evaluate
+from fljax.engine.rounds.evaluate import Judge, evaluate_state
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.models import MODELS
 from fljax.protocol import Census, Cohort, Examples, Exchanged, LocalData, Round, Rows, Seat, Subset, Task, unlabelled
@@ -434,7 +434,7 @@ def test_strangers_of_fedproto_have_no_scores():
     data = by_id(tiny_federation())
     algorithm = fedproto(logistic_regression(), Local(0.2, 2, steps=3))
     judge = jax.jit(
-        lambda: evaluate(algorithm, data, Layout(5, 1, 5), initial_state(algorithm, data, jnp.uint32(0))),
+        lambda: evaluate_state(algorithm, data, Layout(5, 1, 5), initial_state(algorithm, data, jnp.uint32(0))),
         compiler_options=QUICK,
     )
     found = unlabelled(judge())

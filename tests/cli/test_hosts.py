@@ -51,7 +51,7 @@ def start(place: pathlib.Path, *words: str, processes: int = 2) -> list[subproce
 
 
 def assert_close(one: pathlib.Path, other: pathlib.Path) -> None:
-    for mine, theirs in zip(folders.load(one), folders.load(other), strict=True):
+    for mine, theirs in zip(folders.load_results(one), folders.load_results(other), strict=True):
         odd = [name for name in mine if str(name).startswith(("seconds_", "execution_"))]
         xr.testing.assert_allclose(mine.drop_vars(odd), theirs.drop_vars(odd), rtol=1e-4, atol=1e-5)
 

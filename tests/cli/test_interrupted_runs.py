@@ -58,7 +58,9 @@ class Stage(NamedTuple):
         """A folder as a run leaves it that died after some of its algorithms."""
         with folders.claim(folder, dumps(self.config)):
             chosen = {"algorithm": labels}
-            folders.save(folder, Results(self.metrics.sel(chosen), self.records.sel(chosen)), dumps(self.config))
+            folders.save_results(
+                folder, Results(self.metrics.sel(chosen), self.records.sel(chosen)), dumps(self.config)
+            )
         return folder
 
     def assert_undisturbed(self, folder: pathlib.Path, labels: list[str] = LABELS) -> None:
@@ -68,9 +70,9 @@ class Stage(NamedTuple):
 
 def assert_same(one: pathlib.Path, other: pathlib.Path, labels: list[str]) -> None:
     """The first folder holds these algorithms, and their numbers are those of the second; only times differ."""
-    metrics, records = folders.load(one)
+    metrics, records = folders.load_results(one)
     assert metrics["algorithm"].values.tolist() == labels
-    expected = [each.sel({"algorithm": labels}) for each in folders.load(other)]
+    expected = [each.sel({"algorithm": labels}) for each in folders.load_results(other)]
     times = [name for name in metrics if str(name).startswith("seconds_")]
     # These name what differs; ``identical`` would say False.
     xr.testing.assert_identical(metrics.drop_vars(times), expected[0].drop_vars(times))
@@ -116,7 +118,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     both = [_start(place, environment, ["-m", "fljax", "run", "tiny.toml", "--no-report"]) for _ in range(2)]
     assert [ended(process)[0] for process in both] == [0, 0]
     folder = min((place / "runs").iterdir())
-    return Stage(place, environment, load(place / "tiny.toml"), folder, *folders.load(folder))
+    return Stage(place, environment, load(place / "tiny.toml"), folder, *folders.load_results(folder))
 
 
 def test_two_runs_that_start_together_have_a_folder_each(stage: Stage) -> None:
@@ -149,7 +151,7 @@ def kill(stage: Stage, folder: pathlib.Path, after: int, delay: float, *argument
 
 
 def saved_in(folder: pathlib.Path) -> list[str]:
-    return folders.load(folder)[0]["algorithm"].values.tolist() if (folder / "results.nc").is_file() else []
+    return folders.load_results(folder)[0]["algorithm"].values.tolist() if (folder / "results.nc").is_file() else []
 
 
 @pytest.mark.parametrize(("seed", "kills"), [(0, 3), pytest.param(1, 20, marks=pytest.mark.slow)])

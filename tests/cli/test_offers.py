@@ -39,7 +39,7 @@ def saved(
     )
     folder.mkdir()
     (folder / "config.toml").write_text(text)
-    folders.save(folder, Results(metrics, xr.Dataset()), text)
+    folders.save_results(folder, Results(metrics, xr.Dataset()), text)
     return folder
 
 
@@ -160,10 +160,10 @@ def test_export_csv(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
 
 def test_export_says_which_seeds_diverged(run: pathlib.Path) -> None:
-    metrics, records = folders.load(run)
+    metrics, records = folders.load_results(run)
     rounds = np.where(metrics["algorithm"].values[:, None] == "fedavg", [[-1, 3]], [[-1, -1]])
     diverged = metrics.assign(diverged=(("algorithm", "seed"), rounds))
-    folders.save(run, Results(diverged, records), (run / "config.toml").read_text())
+    folders.save_results(run, Results(diverged, records), (run / "config.toml").read_text())
     out = call("export", str(run), "--latex")[1]
     assert out.splitlines()[0].endswith(
         r"Daggers: diverged and frozen there: fedavg 1 of 2 seeds, round 3. Needs \usepackage{booktabs}."
@@ -194,7 +194,7 @@ def swept(tmp_path: pathlib.Path) -> pathlib.Path:
     folder = tmp_path / "swept"
     folder.mkdir()
     (folder / "config.toml").write_text(CONFIG)
-    folders.save(folder, Results(metrics, xr.Dataset()), CONFIG)
+    folders.save_results(folder, Results(metrics, xr.Dataset()), CONFIG)
     return folder
 
 
@@ -262,9 +262,9 @@ def test_compare(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
 def test_compare_says_which_seeds_diverged(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     other = saved(tmp_path / "two", {"fedavg": [0.6, 0.95], "new": [0.5, 0.75]})
     assert "diverged" not in call("compare", str(run), str(other))[1]
-    metrics, records = folders.load(other)
+    metrics, records = folders.load_results(other)
     metrics["diverged"] = (("algorithm", "seed"), np.array([[2, -1], [-1, -1]]))
-    folders.save(other, Results(metrics, records), (other / "config.toml").read_text())
+    folders.save_results(other, Results(metrics, records), (other / "config.toml").read_text())
     out = plain(call("compare", str(run), str(other))[1])
     assert "two/fedavg 0.775 ± 0.247 1 of 2 seeds, round 2 +0.150 ± 0.071 " in out
     assert "two/new 0.625 ± 0.177 +0.000 ± 0.000 " in out

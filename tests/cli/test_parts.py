@@ -64,7 +64,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[pathlib.Path]:
             {"grid": sweep.paths(grid), "metric": "average_accuracy", "rounds": 4},
         )
         with folders.claim(directory, dumps(grid.config), resume, sweep.paths(grid)):
-            folders.save(directory, Results(metrics, metrics.drop_vars(list(metrics))), dumps(grid.config))
+            folders.save_results(directory, Results(metrics, metrics.drop_vars(list(metrics))), dumps(grid.config))
         ran.append(directory)
         return sweep.Outcome(metrics, xr.Dataset(), ())
 
@@ -137,7 +137,7 @@ def test_unfinished_parts(place: pathlib.Path, quick: list[pathlib.Path]) -> Non
     assert (code, json.loads(out)) == (1, {"directory": "out", "unfinished": [1, 2]})
     words = "expected all 4 parts in 'out' to be finished, got 2 that are not; joined are the results of incfl"
     assert err == f"fljax: {words}\n"
-    assert folders.load(place / "out")[0]["algorithm"].values.tolist() == ["incfl"]
+    assert folders.load_results(place / "out")[0]["algorithm"].values.tolist() == ["incfl"]
 
 
 @pytest.mark.in_turn
@@ -188,7 +188,7 @@ def test_parts_that_start_at_once(place: pathlib.Path) -> None:
     assert (code, err) == (0, "")
     assert {each["algorithm"] for each in json.loads(out)["best"]} == {"fedavg", "incfl"}
     assert (place / "out/report.html").is_file()
-    for mine, theirs in zip(folders.load(place / "out"), folders.load(place / "whole"), strict=True):
+    for mine, theirs in zip(folders.load_results(place / "out"), folders.load_results(place / "whole"), strict=True):
         odd = [name for name in mine if str(name).startswith(("seconds_", "execution_"))]
         xr.testing.assert_allclose(mine.drop_vars(odd), theirs.drop_vars(odd), rtol=1e-4, atol=1e-5)
     part = json.loads((place / "out/parts/1-of-3/environment.json").read_text())

@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     records = records[["participation"]]
     folder = tmp_path_factory.mktemp("run")
     (folder / "config.toml").write_text(CONFIG)
-    folders.save(folder, Results(metrics, records), CONFIG)
+    folders.save_results(folder, Results(metrics, records), CONFIG)
     return folder
 
 
@@ -75,7 +75,7 @@ def test_export_who_would_leave(run: pathlib.Path, tmp_path: pathlib.Path) -> No
 @pytest.mark.in_turn
 def test_export_which_clients_gain_in_a_sweep(tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
-    folders.save(tmp_path, Results(made_up_sweep(), xr.Dataset()), CONFIG)
+    folders.save_results(tmp_path, Results(made_up_sweep(), xr.Dataset()), CONFIG)
     code, out, _ = call("export", str(tmp_path), "--gains")
     lines = list(csv.DictReader(io.StringIO(out)))
     assert (code, len(lines)) == (0, 2 * 2 * 2)
@@ -88,9 +88,9 @@ def test_long_records_are_read_from_their_store(tmp_path: pathlib.Path) -> None:
     metrics, records = small(("incfl",), seeds=1, clients=3)
     (whole, *_) = surrogate_weights(folders.Results(metrics, records)).axes[0].collections
     records = records.sel(algorithm="incfl", drop=True)
-    stores.save(folders.records_of(tmp_path, "incfl"), [records])
+    stores.save_records(folders.records_of(tmp_path, "incfl"), [records])
     (tmp_path / "config.toml").write_text(CONFIG)
-    folders.save(tmp_path, Results(metrics, stores.by_round(records).expand_dims(algorithm=["incfl"])), CONFIG)
+    folders.save_results(tmp_path, Results(metrics, stores.by_round(records).expand_dims(algorithm=["incfl"])), CONFIG)
     for source in (tmp_path, fljax.load(tmp_path)):
         (stored, *_) = surrogate_weights(source).axes[0].collections
         assert (stored.get_offsets() == whole.get_offsets()).all()  # type: ignore[attr-defined]

@@ -61,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     kept = ["test_accuracy", "test_loss", "standalone_test_loss", "incentivised_participation_rate"]
     (folder / "ran").mkdir()
     (folder / "ran" / "config.toml").write_text("rounds = 6\n")
-    folders.save(folder / "ran", Results(metrics[kept], records[["participation"]]), "rounds = 6\n")
+    folders.save_results(folder / "ran", Results(metrics[kept], records[["participation"]]), "rounds = 6\n")
     return folder
 
 

@@ -78,7 +78,7 @@ def test_a_table_is_run_once_and_compared(tiny, monkeypatch):
     assert "Claims about incfl_table1_unseen" in printed
     assert "not run (no number of FedProx, MW-Fed)" in printed
     assert "QUICK" not in printed
-    metrics = folders.load(tiny / "tiny-table")[0]
+    metrics = folders.load_results(tiny / "tiny-table")[0]
     saved = {(each.cell.algorithm, each.cell.metric): each for each in read_cells(cells)}
     assert set(saved) == {
         (label, metric) for label in ("FedAvg", "INCFL") for metric in ("IPR", "pref_model_test_acc_pct")
@@ -165,7 +165,7 @@ def test_quick_results_are_marked_and_apart(tiny):
     code, printed, _ = call("incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny, "--quiet", "--quick")
     assert code == 0
     assert printed.count("QUICK: two rounds of one seed") == 3
-    assert folders.load(tiny / "quick" / "tiny-table")[0].sizes["seed"] == 1
+    assert folders.load_results(tiny / "quick" / "tiny-table")[0].sizes["seed"] == 1
     assert not (tiny / "tiny-table").exists()
 
 

@@ -78,7 +78,7 @@ def test_a_class_of_a_notebook_may_be_defined_anew(monkeypatch: pytest.MonkeyPat
 
 
 def checked(config: configuration.Config) -> dict[str, Any]:
-    return run.check(resolve_setup(config), rehearsed=False)
+    return run.check_setup(resolve_setup(config), rehearsed=False)
 
 
 @pytest.mark.thorough
@@ -105,7 +105,7 @@ def test_the_reference_has_what_unseen_clients_reach(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(algorithms.REGISTRY, "informed", builder)
     config = build(algorithms=[{"name": "informed"}])
     setup = resolve_setup(config)
-    (plan,) = run.check(setup, rehearsed=True).values()
+    (plan,) = run.check_setup(setup, rehearsed=True).values()
     assert len(seen) > 1
     without_models = [(6,)] * 3 + [(2,)] * 3 + [None, (6,), (2,), None, None]
     assert all(shapes == without_models for shapes in seen), seen

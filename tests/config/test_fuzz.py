@@ -61,7 +61,7 @@ def checked(command, monkeypatch):
     """As ``command``, but an experiment ends where its first computation would begin."""
 
     def only_checked(config, **_):
-        run.check(resolve_setup(config), rehearsed=False)
+        run.check_setup(resolve_setup(config), rehearsed=False)
         raise SystemExit(0)
 
     def done(grid, **_):

@@ -68,6 +68,6 @@ def test_a_sweep_may_choose_by_a_score_where_higher_is_better() -> None:
     grid = {"local.learning_rate": [0.1, 0.2]}
     for metric in ("pooled_score_auroc", "average_score_auroc"):
         raw = BASE | {"metrics": {"scores": scores}, "sweep": {"grid": grid, "metric": metric}}
-        sweep.check(parse_grid(raw))  # raises nothing
+        sweep.check_grid(parse_grid(raw))  # raises nothing
     raw["sweep"] = {"grid": grid, "metric": "pooled_score_absolute_error"}
-    refuses(lambda: sweep.check(parse_grid(raw)), r"sweep.metric: expected one of the metrics", ConfigError)
+    refuses(lambda: sweep.check_grid(parse_grid(raw)), r"sweep.metric: expected one of the metrics", ConfigError)

@@ -74,7 +74,7 @@ def test_algorithms_that_need_plain_sgd() -> None:
         with pytest.raises(
             ValueError, match="expected the local optimizer 'sgd' without options for scaffold"
         ) as caught:
-            run.check(resolve_setup(config.parse(raw)), rehearsed=False)
+            run.check_setup(resolve_setup(config.parse(raw)), rehearsed=False)
         assert str(caught.value).endswith(got)
         assert "\n" not in str(caught.value)
 

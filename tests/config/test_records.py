@@ -94,7 +94,7 @@ def test_fields_are_set_and_swept() -> None:
 def plans(*options: Mapping[str, Any]) -> list[engine.Plan]:
     """The plan of IP-FL with each of some options."""
     entries = [{"name": "ipfl", "label": f"ipfl_{place}", **each} for place, each in enumerate(options)]
-    return list(run.check(resolve_setup(config.parse(BASE | {"algorithms": entries})), rehearsed=False).values())
+    return list(run.check_setup(resolve_setup(config.parse(BASE | {"algorithms": entries})), rehearsed=False).values())
 
 
 def test_floats_of_records_are_traced() -> None:
@@ -140,7 +140,7 @@ def test_floats_of_the_servers_optimizer_are_traced() -> None:
     cells = [
         plan
         for cell in parse_grid(raw, grid).cells
-        for plan in run.check(resolve_setup(cell), rehearsed=False).values()
+        for plan in run.check_setup(resolve_setup(cell), rehearsed=False).values()
     ]
     assert engine.groups(cells) == [[0, 1]]
 

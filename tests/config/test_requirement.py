@@ -135,7 +135,7 @@ def test_validation_rows_are_needed():
     data = BASE["data"] | {"valid_fraction": 0.0}
     setup = resolve_setup(parse({"rows": "valid"}, data=data))
     with pytest.raises(ValueError, match=r"^expected clients with validation rows for validation losses of standalone"):
-        run.check(setup, rehearsed=False)
+        run.check_setup(setup, rehearsed=False)
 
 
 def known(outcome: run.Outcome) -> tuple[xr.Dataset, xr.Dataset]:

@@ -59,10 +59,10 @@ def test_a_sweep_uses_the_programs_that_were_compiled_ahead(made: list[str]) -> 
     task = TASK._replace(logits=lambda *inputs: TASK.logits(*inputs))  # no other test has its programs
     with ThreadPoolExecutor(3) as pool:
         engine.compile_ahead(pool, [plan(0.5, task), plan(0.6, task)], tiny_federation(), engine.Schedule(**given))
-    assert {"start", "run_rounds", "evaluate"} <= set(made)
+    assert {"start", "run_rounds", "evaluate_runs"} <= set(made)
     made.clear()
     engine.sweep([plan(0.7, task), plan(0.8, task)], tiny_federation(), **given)
-    assert not {"start", "run_rounds", "evaluate"} & set(made)
+    assert not {"start", "run_rounds", "evaluate_runs"} & set(made)
 
 
 def test_a_trial_is_only_traced() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fljax import Execution, simulate
 from fljax.algorithms import fedem, ipfl
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.evaluate import evaluate, numbered
+from fljax.engine.rounds.evaluate import evaluate_state, numbered
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Rows, unlabelled
 from fljax.scenarios import byzantine, opting_out
@@ -56,10 +56,10 @@ def test_every_model_on_every_distribution(wrapped):
     state = initial_state(algorithm, data, jnp.uint32(0))
     rng = np.random.default_rng(1)
     models = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=(3, *leaf.shape[1:])), leaf.dtype), _models(state))
-    found = unlabelled(evaluate(algorithm, data, Layout(5, 1, 5), _with_models(state, models)))
+    found = unlabelled(evaluate_state(algorithm, data, Layout(5, 1, 5), _with_models(state, models)))
     np.testing.assert_allclose(found["cluster_accuracy"], by_hand(models, data), rtol=1e-6)
     assert found["cluster_loss"].shape == (3, 2)
-    without = evaluate(algorithm, by_id(tiny_federation()), Layout(5, 1, 5), state)
+    without = evaluate_state(algorithm, by_id(tiny_federation()), Layout(5, 1, 5), state)
     assert "cluster_accuracy" not in without
 
 

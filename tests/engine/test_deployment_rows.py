@@ -110,8 +110,8 @@ def test_a_federation_without_rows_keeps_their_numbers(tmp_path: pathlib.Path) -
     np.testing.assert_array_equal(blank.clients.deployment.size, made.clients.deployment.size)
     assert not np.asarray(blank.clients.deployment.index.start).any()
     saved = outlines.contents(made, load("digits"), [made.names])
-    outlines.save(tmp_path, saved, checksum=1)
-    found: Any = outlines.load(tmp_path)
+    outlines.save_outline(tmp_path, saved, checksum=1)
+    found: Any = outlines.load_outline(tmp_path)
     assert jax.tree.structure(found.federation.clients) == jax.tree.structure(blank.clients)
     for part, rows in made.clients.parts.items():
         np.testing.assert_array_equal(found.federation.clients.parts[part].size, rows.size)

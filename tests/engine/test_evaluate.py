@@ -14,7 +14,7 @@ from fljax.data import stack
 from fljax.engine import one_round, simulate
 from fljax.engine.devices.layout import Layout
 from fljax.engine.programs import program
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.states import by_id, initial_state, same_tests
 from fljax.protocol import Algorithm, Federation, Rows, unlabelled
 from fljax.scenarios import appeal_based, byzantine, finetuned
@@ -72,7 +72,7 @@ def test_judging_once_equals_judging_everybody(name: str) -> None:
     def both() -> tuple[Any, Any]:
         state = initial_state(algorithm, data, jnp.uint32(4))
         state, _ = one_round(algorithm, data, LANES, state)
-        judge = lambda common: evaluate(algorithm, data, LANES, state, valid=valid, common=common)  # noqa: E731
+        judge = lambda common: evaluate_state(algorithm, data, LANES, state, valid=valid, common=common)  # noqa: E731
         return judge(False), judge(True)
 
     long, short = map(unlabelled, both.lower().compile(compiler_options=QUICK)())
@@ -134,7 +134,7 @@ def test_simulate_judges_a_shared_model_once_where_it_can() -> None:
 
     def products(spec: program.Spec) -> int:
         spec = spec._replace(valid=False)
-        return str(program.evaluate.trace(spec, LANES, inputs, state, jnp.int32(0)).jaxpr).count("dot_general")
+        return str(program.evaluate_runs.trace(spec, LANES, inputs, state, jnp.int32(0)).jaxpr).count("dot_general")
 
     assert products(spec) == 1
     assert products(spec._replace(common=False)) > 1

@@ -45,10 +45,10 @@ def noisy(task: Task, local: Local) -> Algorithm:
 
 def test_all_algorithms_with_a_global_model_share_the_program_of_their_evaluation(made: list[str]) -> None:
     task = new_task()
-    assert traced(fedavg, task) == ["start", "run_rounds", "evaluate"]
-    assert traced(incfl, task, threshold=1.0) == ["start", "run_rounds", "evaluate"]
-    assert traced(noisy, task) == ["start", "run_rounds", "count_clients", "evaluate"]
-    assert [made.count(name) for name in ("start", "run_rounds", "evaluate")] == [3, 3, 1]
+    assert traced(fedavg, task) == ["start", "run_rounds", "evaluate_runs"]
+    assert traced(incfl, task, threshold=1.0) == ["start", "run_rounds", "evaluate_runs"]
+    assert traced(noisy, task) == ["start", "run_rounds", "count_clients", "evaluate_runs"]
+    assert [made.count(name) for name in ("start", "run_rounds", "evaluate_runs")] == [3, 3, 1]
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.thorough)])
@@ -61,7 +61,7 @@ def test_scores_are_those_of_the_algorithm(build: Any, devices: int) -> None:
     state = run.start()
     found = unlabelled(run.evaluate(state, 0))
     alone = run.spec._replace(global_model=None)
-    expected = unlabelled(program.evaluate(alone, run.layout, run.inputs, state, jnp.int32(0)))
+    expected = unlabelled(program.evaluate_runs(alone, run.layout, run.inputs, state, jnp.int32(0)))
     assert found.keys() == expected.keys()
     assert np.isnan(found["test_loss"]).sum() > np.isnan(found["unseen_test_loss"]).sum() or build is fedavg
     for name, scores in found.items():

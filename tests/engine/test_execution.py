@@ -71,7 +71,7 @@ def test_precision_reaches_the_products_of_the_model(precision: Any, number: int
     state = program.start.trace(spec, layout, inputs, jnp.zeros(1, jnp.uint32)).out_info
     zero = jnp.int32(0)
     rounds = program.run_rounds.trace(spec, layout, 1, inputs, state, zero, zero).lower().as_text()
-    judged = program.evaluate.trace(spec, layout, inputs, state, zero).lower().as_text()
+    judged = program.evaluate_runs.trace(spec, layout, inputs, state, zero).lower().as_text()
     name = ("DEFAULT", "HIGH,", "HIGHEST")[number]
     products = [line for line in judged.splitlines() if "stablehlo.dot_general" in line]
     assert products
@@ -348,7 +348,7 @@ def test_what_is_compiled_ahead_is_what_is_called(devices: int) -> None:
     with compilations() as seen:
         state = program.start(spec, layout, inputs, seeds)
         state, _ = program.run_rounds(spec, layout, 2, inputs, state, zero, one)
-        program.evaluate(spec, layout, inputs, state, one)
+        program.evaluate_runs(spec, layout, inputs, state, one)
     assert seen == []
 
 

@@ -19,7 +19,7 @@ from fljax.engine.devices.layout import Layout, mesh
 from fljax.engine.loop.standalone_models import _run
 from fljax.engine.offload.programs import train_block
 from fljax.engine.programs import jit
-from fljax.engine.programs.program import capacity_of, evaluate, run_rounds
+from fljax.engine.programs.program import capacity_of, evaluate_runs, run_rounds
 from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.devices
@@ -141,7 +141,7 @@ def test_which_programs_are_long() -> None:
     short = jit.ENOUGH | jit.UNSPLIT
     unfused = jit.UNFUSED if jit.is_accepted(tuple(jit.UNFUSED.items())) else {}
     assert _run.options({"layout": TWO}) == short | unfused
-    assert run_rounds.options({"layout": TWO}) == evaluate.options({"layout": TWO}) == short
+    assert run_rounds.options({"layout": TWO}) == evaluate_runs.options({"layout": TWO}) == short
     assert train_block.options({"layout": TWO}) == short
 
 

@@ -41,7 +41,7 @@ ALL = engine.Execution(clients="vmap", seeds="vmap", evaluation="vmap", devices=
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize(
-    ("name", "most", "widths"), [("run_rounds", 1, [3, 1, 1, 1]), ("evaluate", 2, [5, 2, 2, 2, 2])]
+    ("name", "most", "widths"), [("run_rounds", 1, [3, 1, 1, 1]), ("evaluate_runs", 2, [5, 2, 2, 2, 2])]
 )
 def test_a_run_goes_on_with_fewer_side_by_side(federation, monkeypatch, name, most, widths):
     expected = _simulate(federation, execution=ALL)
@@ -87,7 +87,7 @@ def test_other_errors_are_raised(federation: Federation, monkeypatch: pytest.Mon
     def broken(*_: Any, **__: Any) -> Any:
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
-    monkeypatch.setattr(program, "evaluate", broken)
+    monkeypatch.setattr(program, "evaluate_runs", broken)
     broken.trace = program.start.trace  # type: ignore[attr-defined]
     with pytest.raises((jax.errors.JaxRuntimeError, TypeError, ValueError)):
         engine.simulate(_plan(), federation, rounds=1)

@@ -45,7 +45,7 @@ def test_only_algorithms_behind_the_others_are_added() -> None:
 @pytest.mark.in_turn
 def test_a_folder_of_fewer_algorithms_is_resumed_and_its_config_grows(tmp_path: pathlib.Path) -> None:
     with folders.claim(tmp_path, text(ONE)):
-        folders.save(tmp_path, Results(*results("fedavg")), text(ONE))
+        folders.save_results(tmp_path, Results(*results("fedavg")), text(ONE))
     for _ in range(2):  # also where a process died before the new method was finished
         with folders.claim(tmp_path, text(TWO), resume=True) as claimed:
             assert list(claimed.finished) == ["fedavg"]
@@ -66,7 +66,7 @@ def test_a_refused_method_leaves_the_folder_as_it_was(tmp_path: pathlib.Path, gr
     metrics, records = results("fedavg")
     with folders.claim(tmp_path, text(ONE), grid=grid):
         told = {} if grid is None else {"grid": grid}
-        folders.save(tmp_path, Results(metrics.assign_attrs(told), records), text(ONE))
+        folders.save_results(tmp_path, Results(metrics.assign_attrs(told), records), text(ONE))
     (tmp_path / "environment.json").write_text('{"versions": {"jax": "0.1"}}')
 
     def contents() -> dict[str, bytes]:
@@ -89,7 +89,7 @@ def test_a_refused_method_leaves_the_folder_as_it_was(tmp_path: pathlib.Path, gr
 
 def test_a_link_that_leads_nowhere_stands_in_no_ones_way(tmp_path: pathlib.Path) -> None:
     with folders.claim(tmp_path, text(ONE)):
-        folders.save(tmp_path, Results(*results("fedavg")), text(ONE))
+        folders.save_results(tmp_path, Results(*results("fedavg")), text(ONE))
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with folders.claim(tmp_path, text(TWO), resume=True) as claimed:
         assert list(claimed.finished) == ["fedavg"]
@@ -116,7 +116,7 @@ def test_a_sweep_gets_a_method_and_nothing_else(tmp_path: pathlib.Path) -> None:
     one, two, longer = text(ONE, **swept), text(TWO, **swept), text(TWO, rounds=6, **swept)
     metrics, records = results("fedavg")
     with folders.claim(tmp_path, one, grid=grid):
-        folders.save(tmp_path, Results(metrics.assign_attrs(grid=grid), records), one)
+        folders.save_results(tmp_path, Results(metrics.assign_attrs(grid=grid), records), one)
     with (
         pytest.raises(ValueError, match=r"expected the config of the results .*: rounds is 4 there and 6 here"),
         folders.claim(tmp_path, longer, resume=True, grid=grid),
@@ -145,13 +145,13 @@ def test_a_method_beside_those_of_a_finished_sweep(tmp_path: pathlib.Path) -> No
         return configuration.parse_grid(raw, name="tiny")
 
     sweep.run(grid(ONE), directory=tmp_path / "grown")
-    before = folders.load(tmp_path / "grown").metrics
+    before = folders.load_results(tmp_path / "grown").metrics
     sweep.run(grid(TWO), directory=tmp_path / "grown", resume=True)
     sweep.run(grid(TWO), directory=tmp_path / "whole")
-    after, whole = (folders.load(tmp_path / name).metrics for name in ("grown", "whole"))
+    after, whole = (folders.load_results(tmp_path / name).metrics for name in ("grown", "whole"))
     xr.testing.assert_identical(after.sel(algorithm=["fedavg"])[list(before.data_vars)], before)
     xr.testing.assert_identical(without_times(after), without_times(whole))
-    assert folders.load(tmp_path / "whole").metrics.attrs["data"] == before.attrs["data"]
+    assert folders.load_results(tmp_path / "whole").metrics.attrs["data"] == before.attrs["data"]
     other = BASE["data"] | {"clients": 5}
     with pytest.raises(ValueError, match=r"data\.clients is 6 there and 5 here"):
         sweep.run(grid([*TWO, {"name": "standalone"}], data=other), directory=tmp_path / "grown", resume=True)
@@ -164,10 +164,10 @@ def without_times(metrics: xr.Dataset) -> xr.Dataset:
 @pytest.mark.thorough
 def test_the_finished_methods_stay_to_the_bit_and_the_new_one_is_run(tmp_path: pathlib.Path) -> None:
     run.run(build(ONE), directory=tmp_path / "grown")
-    before = folders.load(tmp_path / "grown").metrics.sel(algorithm=["fedavg"])
+    before = folders.load_results(tmp_path / "grown").metrics.sel(algorithm=["fedavg"])
     run.run(build(TWO), directory=tmp_path / "grown", resume=True)
     run.run(build(TWO), directory=tmp_path / "whole")
-    after, whole = (folders.load(tmp_path / name).metrics for name in ("grown", "whole"))
+    after, whole = (folders.load_results(tmp_path / name).metrics for name in ("grown", "whole"))
     assert after["algorithm"].values.tolist() == ["fedavg", "incfl"]
     kept = after.sel(algorithm=["fedavg"])[list(before.data_vars)]
     xr.testing.assert_identical(kept, before)  # the seconds, too

@@ -17,7 +17,7 @@ from fljax.games import Utility
 from fljax.games.strategic.playing import Messages
 from fljax.results import Results
 from fljax.results.events import Event
-from fljax.results.folders import CERTIFICATES, claim, save
+from fljax.results.folders import CERTIFICATES, claim, save_results
 from fljax.results.identity import begin_checkpoints
 from fljax.scenarios import ByReport, Strategy
 from tests.games.played import GAINS, unilateral
@@ -148,7 +148,7 @@ def test_other_data_are_refused_where_certificates_are_missing(played, tmp_path,
 def test_what_is_refused_leaves_a_run_as_it_was(played, tmp_path, monkeypatch):
     one, two = (config(algorithms=[{"name": label} for label in labels]) for labels in (LABELS[:1], LABELS))
     with claim(tmp_path, dumps(one)):
-        save(tmp_path, Results(*results("fedavg")), dumps(one))
+        save_results(tmp_path, Results(*results("fedavg")), dumps(one))
 
     def contents() -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

@@ -67,12 +67,12 @@ def assert_as_at_once(outcome, rounds, **changes):
 
 
 def test_a_finished_run_goes_on_as_if_all_rounds_had_been_asked_for_at_once(folder):
-    before = folders.load(folder)[0]
+    before = folders.load_results(folder)[0]
     outcome = go_on(folder, rounds=8)
     assert outcome.metrics["evaluated_round"].values.tolist() == [0, 2, 4, 6, 8]
     assert outcome.metrics["rounds_done"].values.tolist() == [8, 8]
     assert_as_at_once(outcome, 8)
-    metrics, records = folders.load(folder)
+    metrics, records = folders.load_results(folder)
     assert records.sizes["round"] == 8
     assert metrics.attrs["continues"] == 4
     assert (metrics["seconds_train"] > before["seconds_train"]).all()
@@ -102,7 +102,7 @@ def test_evaluations_are_those_of_a_run_from_the_beginning(tmp_path):
 
 @pytest.mark.thorough
 def test_long_records_have_all_rounds(folder, monkeypatch):
-    before = folders.load(folder)[1]
+    before = folders.load_results(folder)[1]
     monkeypatch.setattr(history, "LONG", 0)
     monkeypatch.setattr(checkpoints, "CHUNK", 50)
     monkeypatch.setattr(further_rounds, "_AT_ONCE", 3)
@@ -157,7 +157,7 @@ def test_scenarios_that_decide_by_the_first_algorithm_go_on(tmp_path):
 @pytest.mark.thorough
 def test_a_run_that_dies_while_it_goes_on_is_resumed(folder, monkeypatch):
     """It dies after the models of the first algorithm, before their results; and then after the results."""
-    keep = conductor.save
+    keep = conductor.save_results
 
     def dies(*_, **__):
         raise KeyboardInterrupt
@@ -165,7 +165,7 @@ def test_a_run_that_dies_while_it_goes_on_is_resumed(folder, monkeypatch):
     monkeypatch.setattr(conductor, "save", dies)
     with pytest.raises(KeyboardInterrupt):
         go_on(folder, rounds=8)
-    assert folders.load(folder)[0]["rounds_done"].values.tolist() == [4, 4]
+    assert folders.load_results(folder)[0]["rounds_done"].values.tolist() == [4, 4]
     calls = []
 
     def once(*arguments, **named):
@@ -176,7 +176,7 @@ def test_a_run_that_dies_while_it_goes_on_is_resumed(folder, monkeypatch):
     monkeypatch.setattr(conductor, "save", once)
     with pytest.raises(KeyboardInterrupt):
         go_on(folder, rounds=8)
-    metrics, _ = folders.load(folder)
+    metrics, _ = folders.load_results(folder)
     assert (metrics["rounds_done"].values.tolist(), metrics.attrs["continues"]) == ([8, 4], 4)
     refuses(lambda: go_on(folder, rounds=9), "rounds is 8 there and 9 here")
     with pytest.raises(ValueError, match="expected a finished run to give it more rounds, got one that goes on to 8"):
@@ -220,14 +220,14 @@ def test_tables_by_round_must_be_long_enough(tmp_path):
 def test_a_run_that_is_not_finished_has_no_more_rounds(short, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(short, run)
-    metrics, records = folders.load(run)
+    metrics, records = folders.load_results(run)
     first = Results(metrics.isel(algorithm=[0]), records.isel(algorithm=[0]))
-    folders.save(run, first, configuration.dumps(build()))
+    folders.save_results(run, first, configuration.dumps(build()))
     refuses(lambda: go_on(run, rounds=8), "expected a finished run to give it more rounds, got one without scaffold")
 
 
 def test_a_seed_that_diverged_or_a_run_that_stopped_early_has_no_more_rounds(folder):
-    metrics, _ = folders.load(folder)
+    metrics, _ = folders.load_results(folder)
     here, there = (configuration.dumps(build(rounds=rounds)) for rounds in (8, 4))
     assert rounds_before(metrics, there, here) == 4
     frozen = metrics.assign(diverged=metrics["diverged"].copy(data=[[-1, -1], [2, -1]]))

@@ -240,8 +240,8 @@ def test_names_come_back(tmp_path: pathlib.Path) -> None:
     federation, dataset, _ = build_world(configuration.parse(BLOBS))
     names = Names((np.int64(3), None, "x", ("a", 1.5), datetime.date(2020, 1, 2)), ("c",) * 4)
     numbers = dataset._replace(classes=np.int64(3), vocabulary=None)
-    outlines.save(tmp_path, outlines.contents(federation, numbers, [names]), 7)
-    found: Any = outlines.load(tmp_path)
+    outlines.save_outline(tmp_path, outlines.contents(federation, numbers, [names]), 7)
+    found: Any = outlines.load_outline(tmp_path)
     assert found.names == (Names((3, None, "x", ("a", 1.5), "2020-01-02"), ("c",) * 4),)
     assert (found.dataset.classes, found.checksum) == (3, 7)
 

@@ -103,7 +103,7 @@ def test_a_folder_that_is_removed_while_the_run_goes_on_is_made_again_as_a_whole
 
 def test_what_is_saved_loads_back(finished):
     outcome, _, folder = finished
-    metrics, records = folders.load(folder)
+    metrics, records = folders.load_results(folder)
     np.testing.assert_array_equal(metrics["test_loss"], outcome.metrics["test_loss"])
     np.testing.assert_array_equal(records["bytes_up"], outcome.records["bytes_up"])
     assert (folder / "metrics.csv").read_text().splitlines()[0].startswith("algorithm,")
@@ -170,7 +170,7 @@ def test_a_config_says_that_messages_are_dropped(tmp_path):
     config = build(**EVERYBODY, algorithms=SPOILT[:2], non_finite="drop")
     outcome = run.run(config, directory=tmp_path)
     assert outcome.diverged == ()
-    metrics, records = folders.load(tmp_path)
+    metrics, records = folders.load_results(tmp_path)
     assert metrics["dropped_messages"].transpose("algorithm", "seed", "evaluated_round").values.tolist() == [
         [[0, 0, 0]] * 2,
         [[0, 0, 1]] * 2,
@@ -192,7 +192,7 @@ def test_a_config_says_that_a_run_stops(tmp_path):
         assert (found.value.label, found.value.seed, found.value.round, found.value.clients) == ("spoilt", 0, 2, (1,))
         repeated = {event.label for event in events if event.stage == "train"}
         assert repeated == ({"spoilt"} if resume else {"fedavg", "spoilt"})
-    metrics, _ = folders.load(tmp_path)
+    metrics, _ = folders.load_results(tmp_path)
     assert metrics["algorithm"].values.tolist() == ["fedavg", "spoilt"]
     assert metrics["diverged"].sel(algorithm="spoilt").values.tolist() == [2, 2]
     assert diverged_seeds(metrics) == {"spoilt": "2 of 2 seeds, round 2"}

@@ -143,7 +143,7 @@ def test_all_callbacks_are_called_even_if_one_stops_the_run():
 
 
 def assert_same(one: pathlib.Path, other: pathlib.Path) -> None:
-    for found, expected in zip(folders.load(one), folders.load(other), strict=True):
+    for found, expected in zip(folders.load_results(one), folders.load_results(other), strict=True):
         times = [name for name in expected if str(name).startswith("seconds_")]
         xr.testing.assert_identical(found.drop_vars(times), expected.drop_vars(times))
 

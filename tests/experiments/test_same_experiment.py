@@ -138,7 +138,10 @@ def build(**changes: Any) -> Any:
 
 
 def result_of(folder: pathlib.Path) -> dict[str, str]:
-    return {"forced": folders.load(folder).metrics.attrs.get(FORCED, ""), "page": report.write(folder)[1].read_text()}
+    return {
+        "forced": folders.load_results(folder).metrics.attrs.get(FORCED, ""),
+        "page": report.write(folder)[1].read_text(),
+    }
 
 
 def worth_of(folder: pathlib.Path) -> dict[str, str]:
@@ -185,7 +188,7 @@ def test_folders_name_the_settings_that_differ(tmp_path: pathlib.Path, name: str
     """Of results, and of checkpoints; those of an older fljax go on, and it is said."""
     text = "rounds = 4\n"
     with folders.claim(tmp_path, text):
-        folders.save(tmp_path, results("fedavg"), text)
+        folders.save_results(tmp_path, results("fedavg"), text)
         begin_checkpoints(tmp_path, text, None)
     for what in ("checkpoints", "results"):
         with setting(name):
@@ -196,7 +199,7 @@ def test_folders_name_the_settings_that_differ(tmp_path: pathlib.Path, name: str
         shutil.rmtree(tmp_path / CHECKPOINTS, ignore_errors=True)
     with folders.claim(tmp_path, text, resume=True) as claimed:
         assert claimed.notes == ()
-    folders.save(tmp_path, results("fedavg"), text, record="")
+    folders.save_results(tmp_path, results("fedavg"), text, record="")
     with setting(name), folders.claim(tmp_path, text, resume=True) as claimed:
         assert claimed.notes == ("JAX's settings and the code of own functions are not recorded (results)",)
 

@@ -95,7 +95,7 @@ def test_a_metric_that_this_run_will_not_have() -> None:
         data = {**BASE["data"], "unseen": 0}
         grid = parse_grid(BASE | {"data": data, "sweep": {"metric": metric}}, ["local.learning_rate=0.1,0.2"])
         with pytest.raises(ConfigError, match=f"expected {key} to be positive for {metric}, got 0"):
-            sweep.check(grid)
+            sweep.check_grid(grid)
 
 
 def test_a_grid_that_an_algorithm_hides() -> None:
@@ -173,7 +173,7 @@ def test_programs_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with quick_programs():
         sweep.run(grid)
     assert ahead == [3, 6]  # FedAvg does not depend on eps
-    assert made["run_rounds"] == made["start"] == made["evaluate"] == 2
+    assert made["run_rounds"] == made["start"] == made["evaluate_runs"] == 2
 
 
 @pytest.mark.in_turn
@@ -191,7 +191,7 @@ def test_what_makes_no_difference_is_run_once(finished: Any) -> None:
 @pytest.mark.in_turn
 def test_what_is_saved_loads_back_and_is_not_repeated(finished: Any, tmp_path: Any) -> None:
     outcome, _, folder = finished
-    metrics, records = folders.load(folder)
+    metrics, records = folders.load_results(folder)
     assert metrics.identical(outcome.metrics)
     assert records.equals(outcome.records)
     assert (folder / "metrics.csv").read_text().startswith("algorithm,learning_rate,eps,seed,evaluated_round,")

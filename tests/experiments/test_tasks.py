@@ -121,7 +121,7 @@ def test_what_it_cannot_do_is_said_before_training(changes: Any, message: str) -
 def test_contributions_that_need_no_accuracy_serve() -> None:
     iafl = [{"name": "iafl", "contribution": "size"}]
     config = build(algorithms=iafl)
-    assert list(run.check(resolve_setup(config), rehearsed=False)) == ["iafl"]
+    assert list(run.check_setup(resolve_setup(config), rehearsed=False)) == ["iafl"]
 
 
 def test_an_infinite_loss_is_told_and_kept() -> None:

@@ -15,7 +15,7 @@ from fljax.contributions import ESTIMATORS
 from fljax.contributions.solutions import members_of
 from fljax.engine import Plan
 from fljax.engine.rounds.states import by_id
-from fljax.games.comparing import Asked, _by_values, _dataset, _Judge
+from fljax.games.comparing import EstimatorInputs, _by_values, _dataset, _Judge
 from fljax.games.values import algorithm_of
 from fljax.training import Local
 from tests.contributions.games import THREE
@@ -89,8 +89,8 @@ def test_algorithms_agree_seed_by_seed() -> None:
     np.testing.assert_array_equal(found["worth"].sel(algorithm="c"), games.shapley(tables["c"]))
 
 
-def asked(plan: Any, federation: Any, metric: str = "average_accuracy", **how: Any) -> Asked:
-    return Asked(plan, federation, metric, budget=how.pop("budget", 7), **how)
+def asked(plan: Any, federation: Any, metric: str = "average_accuracy", **how: Any) -> EstimatorInputs:
+    return EstimatorInputs(plan, federation, metric, budget=how.pop("budget", 7), **how)
 
 
 def test_which_estimators() -> None:

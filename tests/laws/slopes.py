@@ -15,7 +15,7 @@ from fljax import data
 from fljax.core import trees
 from fljax.engine import rollout
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.states import by_id
 from fljax.protocol import Federation, Task, unlabelled
 from fljax.training import Local
@@ -115,7 +115,7 @@ def objective(name: str, setting: Setting, **options: Any) -> Callable[[Values],
         arguments = with_numbers(case, given) | options
         algorithm = case.build(task, local._replace(learning_rate=values[RATE]), **arguments)
         state, _ = rollout(algorithm, federation, rounds=ROUNDS)
-        found = evaluate(algorithm, by_id(federation), Layout(clients, 1, clients), state, jnp.int32(ROUNDS))
+        found = evaluate_state(algorithm, by_id(federation), Layout(clients, 1, clients), state, jnp.int32(ROUNDS))
         losses = unlabelled(found)["test_loss"]
         return jnp.vdot(losses, weight.astype(losses.dtype))
 

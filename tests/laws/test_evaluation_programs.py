@@ -35,7 +35,7 @@ def test_scores_after_rounds_are_those_of_the_algorithm(name: str) -> None:
     assert run.spec.global_model is not None
     state, _ = run.rounds(run.start(), 0, 2)
     found = unlabelled(run.evaluate(state, 2))
-    own = program.evaluate(run.spec._replace(global_model=None), run.layout, run.inputs, state, jnp.int32(2))
+    own = program.evaluate_runs(run.spec._replace(global_model=None), run.layout, run.inputs, state, jnp.int32(2))
     expected = unlabelled(own)
     assert found.keys() == expected.keys()
     for metric, scores in found.items():

@@ -9,7 +9,7 @@ import pytest
 
 from fljax import engine
 from fljax.core import trees
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Available
 from tests.laws.cases import (
@@ -48,7 +48,7 @@ def test_scenario_keeps_shapes_the_absent_and_empty_rounds(name: str) -> None:
     def program(state, available):
         controls = Controls(rows, rows % 2 == 0)
         after, info = engine.one_round(controlled(algorithm, controls), data, SIDE_BY_SIDE, state, available=available)
-        return after, info, evaluate(algorithm, data, SIDE_BY_SIDE, after, jnp.int32(1))
+        return after, info, evaluate_state(algorithm, data, SIDE_BY_SIDE, after, jnp.int32(1))
 
     step = program.lower(start, everybody).compile(compiler_options=QUICK)
     first, info, judged = step(start, everybody)

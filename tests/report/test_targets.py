@@ -37,7 +37,7 @@ def run(tmp_path: pathlib.Path) -> pathlib.Path:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.toml").write_text(CONFIG)
-    folders.save(folder, Results(metrics(), xr.Dataset()), CONFIG)
+    folders.save_results(folder, Results(metrics(), xr.Dataset()), CONFIG)
     return folder
 
 
@@ -89,7 +89,7 @@ def test_a_score_says_itself_whether_lower_is_better(tmp_path: pathlib.Path) -> 
     scored["pooled_score_mae"].attrs["lower"] = 1
     assert [row.mean for row in report.to_target(scored, "pooled_score_mae", 0.5)][:2] == [6.0, 4.0]
     (tmp_path / "config.toml").write_text(CONFIG)
-    folders.save(tmp_path, Results(scored, xr.Dataset()), CONFIG)
+    folders.save_results(tmp_path, Results(scored, xr.Dataset()), CONFIG)
     _, page = report.write(tmp_path, targets={"pooled_score_mae": 0.5})
     assert "&lt;= 0.5</th>" in page.read_text()
 

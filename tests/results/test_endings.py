@@ -96,7 +96,7 @@ def test_results_come_back_from_the_file(tmp_path: pathlib.Path):
     config = configuration.parse(BASE, name="tiny")
     text = configuration.dumps(config)
     with folders.claim(tmp_path, text):
-        folders.save(tmp_path, join(BOTH, {"early": EARLY, "late": LATE}), text)
+        folders.save_results(tmp_path, join(BOTH, {"early": EARLY, "late": LATE}), text)
     with folders.claim(tmp_path, text, resume=True) as claimed:
         again = joined(**claimed.finished)
     assert [end_of(again, label) for label in ("early", "late")] == [1, 2]

@@ -28,7 +28,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """A run folder with the results of the first of two algorithms."""
     directory = tmp_path / "run"
     with folders.claim(directory, text()):
-        folders.save(directory, results("fedavg"), text())
+        folders.save_results(directory, results("fedavg"), text())
     return directory
 
 
@@ -56,7 +56,7 @@ def test_a_config_of_any_length_is_kept(tmp_path: pathlib.Path) -> None:
     trace = [[1.0] * 6] * 3000
     long = build(scenarios=[{"name": "availability", "trace": trace}])
     with folders.claim(tmp_path, text(long)):
-        folders.save(tmp_path, results("fedavg"), text(long))
+        folders.save_results(tmp_path, results("fedavg"), text(long))
     assert len((tmp_path / "config.toml").read_text()) > 80_000
     assert list(resume(tmp_path, long).finished) == ["fedavg"]
 
@@ -143,7 +143,7 @@ def test_results_of_a_later_or_too_old_version_are_never_adopted(
 ) -> None:
     """That of the results, and this one; results of an earlier version need a record."""
     monkeypatch.setattr("fljax.core.version.__version__", there)
-    folders.save(folder, results("fedavg"), text(), None if recorded else "")
+    folders.save_results(folder, results("fedavg"), text(), None if recorded else "")
     monkeypatch.setattr("fljax.core.version.__version__", here)
     refuses(lambda: resume(folder), f"expected results of fljax {here} in .* got those of fljax {there}")
 
@@ -162,7 +162,7 @@ def test_results_that_do_not_say_where_they_are_from_are_never_adopted(folder: p
     metrics.to_netcdf(folder / "results.nc", engine="h5netcdf")
     records.to_netcdf(folder / "results.nc", engine="h5netcdf", group="records", mode="a")
     refuses(lambda: resume(folder), "that name their config, got those of an older fljax")
-    assert folders.load(folder)[0].equals(metrics)  # still to be read
+    assert folders.load_results(folder)[0].equals(metrics)  # still to be read
 
 
 @pytest.mark.parametrize("text", [None, "", "rounds = ", "\x00\x01"])
@@ -241,11 +241,11 @@ def test_truncated_results_are_one_sentence(folder: pathlib.Path) -> None:
     whole = path.read_bytes()
     for length in (0, 1, 7, 100, *range(500, len(whole) - 1, len(whole) // 20), len(whole) - 1):
         path.write_bytes(whole[:length])
-        for read in (folders.load, resume):
+        for read in (folders.load_results, resume):
             with pytest.raises(ValueError, match=r"results\.nc' to be a whole file, got a damaged one: .* remove it"):
                 read(folder)
     path.write_bytes(b"\x00" * len(whole))
-    refuses(lambda: folders.load(folder), "got a damaged one")
+    refuses(lambda: folders.load_results(folder), "got a damaged one")
     # The way out that the sentence names.
     path.unlink()
     assert resume(folder).finished == {}
@@ -259,7 +259,7 @@ def test_what_cannot_be_written_leaves_what_was_there(folder: pathlib.Path, monk
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match=r"expected to write results\.nc \([\d,]+ bytes\) in .* got: No space left"):
-        folders.save(folder, results("fedavg", "incfl"), text())
+        folders.save_results(folder, results("fedavg", "incfl"), text())
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
 
 
@@ -281,7 +281,7 @@ def test_files_are_flushed_before_they_are_moved(folder: pathlib.Path, monkeypat
 
     monkeypatch.setattr("os.fsync", flush)
     monkeypatch.setattr("os.replace", move)
-    folders.save(folder, results("fedavg", "incfl"), text())
+    folders.save_results(folder, results("fedavg", "incfl"), text())
     assert done == [
         step for name in ("results.nc", "metrics.csv") for step in ("flush file", f"move {name}", "flush folder")
     ]
@@ -294,7 +294,7 @@ folder = pathlib.Path(sys.argv[1])
 limit = (folder / "results.nc").stat().st_size + 1000
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    folders.save(folder, results("fedavg", "incfl", size=100_000), text())
+    folders.save_results(folder, results("fedavg", "incfl", size=100_000), text())
 except OSError as error:
     print(error)
     sys.exit(1)
@@ -386,11 +386,11 @@ def test_what_is_added_on_resume_keeps_what_is_missing(tmp_path: pathlib.Path) -
         )
 
     with folders.claim(tmp_path, text()):
-        folders.save(tmp_path, Results(results("fedavg").metrics, join({"fedavg": cohort(2)})), text())
+        folders.save_results(tmp_path, Results(results("fedavg").metrics, join({"fedavg": cohort(2)})), text())
     earlier = resume(tmp_path).finished["fedavg"][1]
     both = join({"fedavg": earlier, "incfl": cohort(3)})
-    folders.save(tmp_path, Results(results("fedavg", "incfl").metrics, both), text())
-    found = folders.load(tmp_path)[1]["cohort_id"].sel(algorithm="fedavg").values
+    folders.save_results(tmp_path, Results(results("fedavg", "incfl").metrics, both), text())
+    found = folders.load_results(tmp_path)[1]["cohort_id"].sel(algorithm="fedavg").values
     np.testing.assert_array_equal(found[0, 0], [0, 1, np.nan])
 
 

@@ -122,7 +122,7 @@ def test_large_tables_over_clients_are_left_out_of_a_run_and_not_of_a_block(tmp_
 @pytest.mark.parametrize("room", [0, 3])
 def test_a_full_disk_is_one_sentence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     path, parts = tmp_path / "records", [results_of(0), results_of(2)]
-    stores.save(path, parts)
+    stores.save_records(path, parts)
     before = sorted(path.rglob("*"))
     written: list[Any] = []
     whole = xr.Dataset.to_zarr
@@ -135,7 +135,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: pathlib.Path, monkeypatch: pytest
 
     monkeypatch.setattr(xr.Dataset, "to_zarr", full)
     with pytest.raises(OSError, match=r"expected to write records in .*, got: No space left on device; what was saved"):
-        stores.save(path, parts)
+        stores.save_records(path, parts)
     assert sorted(path.rglob("*")) == before
     assert [each.name for each in tmp_path.iterdir()] == ["records"]
 
@@ -147,14 +147,14 @@ def results_of(first: int) -> xr.Dataset:
 
 def test_a_store_that_was_removed_or_replaced_is_not_read(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "records"
-    first = stores.save(path, [results_of(0), results_of(2)])
+    first = stores.save_records(path, [results_of(0), results_of(2)])
     assert first.gap.values.tolist() == [[0, 1, 2, 3]]
-    first = stores.load(path)
-    stores.save(path, [results_of(5)])
+    first = stores.load_records(path)
+    stores.save_records(path, [results_of(5)])
     refuses(lambda: first.gap.values, "got none there, or those of another run", OSError)
-    second = pickle.loads(pickle.dumps(stores.load(path)))
+    second = pickle.loads(pickle.dumps(stores.load_records(path)))
     assert second.gap.isel(round=1).values.tolist() == [6]
-    second = stores.load(path)
+    second = stores.load_records(path)
     shutil.rmtree(path)
     refuses(lambda: second.gap.values, "got none there, or those of another run", OSError)
 
@@ -162,16 +162,16 @@ def test_a_store_that_was_removed_or_replaced_is_not_read(tmp_path: pathlib.Path
 def test_a_missing_chunk_is_noticed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "records"
     zeros = results_of(0) * 0
-    assert stores.save(path, [zeros]).gap.values.tolist() == [[0, 0]]
+    assert stores.save_records(path, [zeros]).gap.values.tolist() == [[0, 0]]
     (path / "gap/c/0/0").unlink()
-    refuses(lambda: stores.load(path), r"expected .* to be a whole zarr store, got a damaged one")
+    refuses(lambda: stores.load_records(path), r"expected .* to be a whole zarr store, got a damaged one")
 
 
 def test_records_of_every_label_have_a_place(tmp_path: pathlib.Path) -> None:
     for label in (".a", "a", "a+new"):
-        stores.save(folders.records_of(tmp_path, label), [results_of(len(label))])
+        stores.save_records(folders.records_of(tmp_path, label), [results_of(len(label))])
     for label in (".a", "a", "a+new"):
-        assert stores.load(folders.records_of(tmp_path, label)).gap.values[0, 0] == len(label)
+        assert stores.load_records(folders.records_of(tmp_path, label)).gap.values[0, 0] == len(label)
 
 
 def test_names_of_records_are_names_of_files() -> None:
@@ -190,9 +190,11 @@ def test_names_of_records_are_names_of_files() -> None:
 
 
 def test_a_damaged_store_is_one_sentence(tmp_path: pathlib.Path) -> None:
-    stores.save(tmp_path / "records", [results_of(0)])
+    stores.save_records(tmp_path / "records", [results_of(0)])
     (tmp_path / "records/gap/zarr.json").write_text("{")
-    refuses(lambda: stores.load(tmp_path / "records"), r"expected .* to be a whole zarr store, got a damaged one")
+    refuses(
+        lambda: stores.load_records(tmp_path / "records"), r"expected .* to be a whole zarr store, got a damaged one"
+    )
 
 
 @pytest.mark.thorough

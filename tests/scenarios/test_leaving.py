@@ -14,7 +14,7 @@ import pytest
 from fljax.algorithms import Tokens
 from fljax.algorithms.registry import REGISTRY
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import State, by_id, initial_state
 from fljax.protocol import unlabelled
@@ -158,7 +158,7 @@ def test_when_all_have_left_a_round_changes_nothing(name: str) -> None:
     after, info = rounds(everybody_leaves, federation(), before, 2)
     assert info["opted_out"].all()
     judge = jax.jit(
-        lambda data, state: unlabelled(evaluate(everybody_leaves, data, Layout(5, 1, 5), state, jnp.int32(1)))
+        lambda data, state: unlabelled(evaluate_state(everybody_leaves, data, Layout(5, 1, 5), state, jnp.int32(1)))
     )
     assert_same(judge(federation(), before), judge(federation(), after))
 

@@ -13,7 +13,7 @@ from fljax.algorithms import afl, fedavg, incfl, mwfed, scaffold, standalone
 from fljax.core import trees
 from fljax.engine import simulate
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
@@ -125,7 +125,7 @@ def test_evaluation_without_rounds_counts_as_well(federation):
     algorithm = byzantine(fedavg(TASK, LOCAL), fraction=0.2)
     data = by_id(federation)
     state = initial_state(algorithm, data, jnp.uint32(0))
-    assert int(np.isnan(evaluate(algorithm, data, Layout(5, 1, 5), state)["test_loss"].values).sum()) == 1
+    assert int(np.isnan(evaluate_state(algorithm, data, Layout(5, 1, 5), state)["test_loss"].values).sum()) == 1
 
 
 # --- Clipping -----------------------------------------------------------------------------------------------

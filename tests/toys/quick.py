@@ -18,7 +18,7 @@ QUICK = quick_options()
 @contextmanager
 def quick_programs() -> Iterator[None]:
     """The programs of ``simulate`` and ``standalone``: the same functions under ``QUICK``."""
-    places = [(program, name) for name in ("start", "evaluate", "run_rounds", "deployed")]
+    places = [(program, name) for name in ("start", "evaluate_runs", "run_rounds", "deployed")]
     with pytest.MonkeyPatch.context() as patch:
         for module, name in [*places, (standalone_models, "_run")]:
             known: Any = getattr(module, name)

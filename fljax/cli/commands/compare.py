@@ -42,7 +42,7 @@ def compare(
     from fljax.results import folders
 
     names = _names(runs)
-    found = compare_runs({name: folders.load(folder)[0] for name, folder in names.items()})
+    found = compare_runs({name: folders.load_results(folder)[0] for name, folder in names.items()})
     changes = _changes(names)
     if as_json:
         different = {name: {key: list(pair) for key, pair in keys.items()} for name, keys in changes.items()}
@@ -72,7 +72,7 @@ def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: 
         raise ValueError("expected one of --json and --latex with --ranks, got both")
     if len(metrics) > 1:
         raise ValueError(f"expected one --metric with --ranks, got {' and '.join(metrics)}")
-    loaded = {name: folders.load(run)[0] for name, run in _names(runs).items()}
+    loaded = {name: folders.load_results(run)[0] for name, run in _names(runs).items()}
     found = methods.method_table(loaded if len(runs) > 1 else next(iter(loaded.values())), metrics[0])
     if as_json:
         print_json(methods.as_json(found))

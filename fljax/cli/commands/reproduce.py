@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OUT, QUICK = "reproduced", "quick"
 
 
-class Source(NamedTuple):
+class TableSetting(NamedTuple):
     """A setting of a table: its run, and whether its numbers can be had."""
 
     config: Config
@@ -37,7 +37,7 @@ class Source(NamedTuple):
     data: str  # what to do to get the data set; "" if it is there
 
 
-def sources_of(table: str, rows: Sequence[Published], options: ReproduceOptions) -> list[Source]:
+def sources_of(table: str, rows: Sequence[Published], options: ReproduceOptions) -> list[TableSetting]:
     """The runs that make these rows of a table."""
     from fljax.published.beside import load_run, rows_of, table_runs
     from fljax.published.tables import cell_of
@@ -51,7 +51,7 @@ def sources_of(table: str, rows: Sequence[Published], options: ReproduceOptions)
         chosen = [row for row in rows_of(config, table) if cell_of(row) in wanted]
         if chosen:
             folder = (out / QUICK if options.quick else out) / config.name
-            sources.append(Source(config, folder, chosen, missing_data(config.data.dataset)))
+            sources.append(TableSetting(config, folder, chosen, missing_data(config.data.dataset)))
     return sources
 
 
@@ -64,7 +64,7 @@ def missing_data(dataset: str) -> str:
 
 
 def numbers_of(
-    context: Context, rows: Sequence[Published], sources: Sequence[Source], options: ReproduceOptions
+    context: Context, rows: Sequence[Published], sources: Sequence[TableSetting], options: ReproduceOptions
 ) -> tuple[list[Compared], dict[Cell, pathlib.Path]]:
     """Runs what is missing, or goes on with it; an entry for each row, and the run folders of those with numbers."""
     from fljax.published.beside import Compared, beside
@@ -88,7 +88,7 @@ def numbers_of(
     return numbers, {place: folder for place, folder in places.items() if not math.isnan(by_cell[place].mean)}
 
 
-def _metrics(context: Context, source: Source, options: ReproduceOptions) -> tuple[xr.Dataset | None, str]:
+def _metrics(context: Context, source: TableSetting, options: ReproduceOptions) -> tuple[xr.Dataset | None, str]:
     """The results of a run; or None, and what is missing."""
     from fljax.results import folders
 
@@ -96,13 +96,13 @@ def _metrics(context: Context, source: Source, options: ReproduceOptions) -> tup
     if not options.no_run and not source.data:
         return _run(context, source, options), ""
     if there:
-        return folders.load(source.folder)[0], ""
+        return folders.load_results(source.folder)[0], ""
     if source.data:
         return None, f"no data set {source.config.data.dataset}: {source.data}"
     return None, f"no results in {source.folder}"
 
 
-def _run(context: Context, source: Source, options: ReproduceOptions) -> xr.Dataset:
+def _run(context: Context, source: TableSetting, options: ReproduceOptions) -> xr.Dataset:
     start_jax(options.cache)
     from fljax.experiments import run as experiment
 
@@ -114,7 +114,7 @@ def _run(context: Context, source: Source, options: ReproduceOptions) -> xr.Data
     return outcome.metrics
 
 
-def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell, pathlib.Path]) -> int:
+def write_cells(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell, pathlib.Path]) -> int:
     """Writes our numbers as measured cells (``fljax.published.tables``), with their dates; returns how many."""
     from fljax.core.version import __version__
     from fljax.published.tables import Measured, cell_of, save_cells
@@ -222,7 +222,7 @@ def reproduce(
     if run is not None:
         from fljax.published.beside import beside
 
-        compared = beside(folders.load(run)[0], rows)
+        compared = beside(folders.load_results(run)[0], rows)
         places = {cell_of(each.published): run for each in compared}
     else:
         # Before anything is computed.
@@ -234,7 +234,7 @@ def reproduce(
     else:
         _print_everything(table, compared, options.quick, run is not None)
     if options.save is not None:
-        count = save(options.save, compared, places)
+        count = write_cells(options.save, compared, places)
         if not options.as_json:
             tell(f"Cells:   {count} in {options.save}")
     if run is None and not options.no_run and all(math.isnan(each.mean) for each in compared):

@@ -97,7 +97,7 @@ def export(
     if asked is not None:
         printing.write_figures(run, asked, out or run / printing.PICTURES)
     elif form == "--pdf":
-        printing.write_pictures(*folders.load(run), out or run / printing.PICTURES)
+        printing.write_pictures(*folders.load_results(run), out or run / printing.PICTURES)
     elif out is None:
         tell(_text(run, form, chosen.metric or (), targets), end="")
     else:
@@ -127,7 +127,7 @@ def _text(run: pathlib.Path, form: str, chosen: Sequence[str], targets: Sequence
 
     if form == "--leaving":
         return as_csv(leaving(run))
-    metrics = folders.load(run)[0]
+    metrics = folders.load_results(run)[0]
     if form == "--gains":
         return as_csv(gains_frame(metrics))  # a line for each algorithm and client; of a sweep, for each cell, too
     wanted, latex = _targets(targets), form == "--latex"

@@ -15,9 +15,9 @@ from fljax.cli.printing import as_table, console, fail, print_json, print_places
 from fljax.cli.running import (
     ConfigFile,
     Context,
+    ProcessOptions,
     RunOptions,
     TensorBoard,
-    Together,
     changes_of,
     computing,
     extra_callbacks,
@@ -48,7 +48,7 @@ def run(
         ),
     ] = None,
     tensorboard: TensorBoard = False,
-    together: Together,
+    together: ProcessOptions,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
@@ -144,7 +144,7 @@ def sweep(
         pathlib.Path | None,
         typer.Option("--join", metavar="DIR", help="Join the parts in DIR, or print the numbers of unfinished ones."),
     ] = None,
-    together: Together,
+    together: ProcessOptions,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
@@ -166,7 +166,7 @@ def sweep(
     from fljax.core import processes
     from fljax.experiments import sweep as sweeping
 
-    sweeping.check(chosen)
+    sweeping.check_grid(chosen)
     first = processes.is_first()  # which writes and prints
     with computing(context, options, lambda: _folder_of(chosen, options)) as (folder, compute):
         callbacks = extra_callbacks(tensorboard)
@@ -229,10 +229,10 @@ def _say_part(options: RunOptions, folder: pathlib.Path | None, words: str) -> N
         tell(words)
 
 
-def _check_alone(given: Mapping[str, Any], options: RunOptions, together: Together) -> None:
+def _check_alone(given: Mapping[str, Any], options: RunOptions, together: ProcessOptions) -> None:
     """Raises a ValueError if ``--join`` stands beside options that say what to run, and how."""
     given = {**given, "--set": options.overrides, "--seeds": options.seeds, "--out": options.out}
-    given |= {"--resume": options.resume, "--distributed": together != Together()}
+    given |= {"--resume": options.resume, "--distributed": together != ProcessOptions()}
     if taken := [name for name, value in given.items() if value is not None and value is not False]:
         raise ValueError(f"expected --join DIR without {taken[0]}, since DIR says what was run, got both")
 

@@ -129,7 +129,7 @@ def check_evaluation(
         for run in range(len(state.seed)):
             if any(np.isinf(loss[run]).any() for loss in losses):
                 run_inputs = _inputs_of(spec, inputs, run)
-                program.evaluate(spec, _one(layout), run_inputs, _row(state, run), jnp.int32(done))
+                program.evaluate_runs(spec, _one(layout), run_inputs, _row(state, run), jnp.int32(done))
 
 
 def check_standalone(

@@ -191,7 +191,7 @@ def _result(
     else:
         rounds = course.evaluations[-1][0] - course.first
         parts = records.datasets(seeds, course.first, course.records, *told, rounds)
-        table = stores.save(course.store, parts)
+        table = stores.save_records(course.store, parts)
     metrics = results.with_contribution_correlation(metrics, table)
     if counts:
         of_training = of_one_training(spec, inputs, state, len(seeds), bool(shapes.algorithm.scenarios))

@@ -456,12 +456,12 @@ class _Judged(NamedTuple):
 
 
 @jit.program(static_argnames=("spec", "layout"))
-def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
+def evaluate_runs(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
     """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
 
     def one_run(algorithm: Algorithm, data: Federation, layout: Layout, run: _Judged) -> dict[str, Labelled]:
         given = algorithm, data, layout, run.state, round
-        scores = evaluation.evaluate(*given, spec.valid, spec.common, spec.extra)
+        scores = evaluation.evaluate_state(*given, spec.valid, spec.common, spec.extra)
         return scores if run.required is None else scores | gradient_norm(*given, run.required)
 
     judged = _Judged(state.seed, state, inputs.required)
@@ -658,12 +658,12 @@ def count_clients(
 def judge_runs(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
     """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
     if spec.global_model is None or eager.is_on():
-        return evaluate(spec, layout, inputs, state, round)
+        return evaluate_runs(spec, layout, inputs, state, round)
     if spec.global_model.counts:
         counted = count_clients(spec, layout, inputs, _without_clients(state), round)
     else:
         counted = replicate(tuple(np.ones(shape, bool) for shape in _shapes(inputs, state)), layout.devices)
-    return evaluate(*_of_model(spec, layout, inputs), _served(spec, state, *counted), round)
+    return evaluate_runs(*_of_model(spec, layout, inputs), _served(spec, state, *counted), round)
 
 
 def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
@@ -674,14 +674,14 @@ def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: 
     state = with_shardings(begun.out_info, state_shardings(begun.out_info, layout))
     yield run_rounds.trace(spec, layout, capacity, inputs, state, zero, zero)
     if spec.global_model is None:
-        yield evaluate.trace(spec, layout, inputs, state, zero)
+        yield evaluate_runs.trace(spec, layout, inputs, state, zero)
         return
     if spec.global_model.counts:
         yield count_clients.trace(spec, layout, inputs, _without_clients(state), zero)
     counted = (jax.ShapeDtypeStruct(shape, np.dtype(bool)) for shape in _shapes(inputs, state))
     served = _served(spec, state, *counted)
     served = with_shardings(served, state_shardings(served, layout))
-    yield evaluate.trace(*_of_model(spec, layout, inputs), served, zero)
+    yield evaluate_runs.trace(*_of_model(spec, layout, inputs), served, zero)
 
 
 def _of_model(spec: Spec, layout: Layout, inputs: Inputs) -> tuple[Spec, Layout, Inputs]:

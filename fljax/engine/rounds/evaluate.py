@@ -53,7 +53,7 @@ _TRAIN = Judgement("own", "train")
 _COMMON_TRAIN, _COMMON_VALID = Judgement("common", "train"), Judgement("common", "valid")
 
 
-def evaluate(
+def evaluate_state(
     algorithm: Algorithm,
     federation: Federation,
     layout: Layout,
@@ -100,7 +100,7 @@ class Scope(NamedTuple):
 
     @classmethod
     def of(cls, algorithm: Algorithm, valid: bool, common: bool, needs: Collection[str] = ()) -> Scope:
-        """For an algorithm, and the arguments of ``evaluate``."""
+        """For an algorithm, and the arguments of ``evaluate_state``."""
         train = algorithm.personal is not None and any(scenario.tunes for scenario in algorithm.scenarios)
         same = algorithm.personal is None
         there = same or algorithm.common is not None

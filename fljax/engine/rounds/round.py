@@ -13,7 +13,7 @@ from fljax.core import trees
 from fljax.engine.devices.client_mapping import fold_lanes
 from fljax.engine.devices.layout import Layout, shardings
 from fljax.engine.rounds.errors import wrapped
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.states import (
     Purpose,
     State,
@@ -380,7 +380,7 @@ def evaluate_clients(
     Returns:
       ``test_loss`` and, if the task has a score, ``test_accuracy`` ``[N]`` by client id; ``valid_loss`` and
       ``valid_accuracy`` if some client has validation rows or the federation is traced; and what else
-      ``evaluate`` in ``fljax.engine.rounds.evaluate`` lists. NaN for clients without training rows, without rows of
+      ``evaluate_state`` in ``engine.rounds.evaluate`` lists. NaN for clients without training rows, without rows of
       the split, or not counted by the algorithm. A NaN loss becomes infinite.
 
     Raises:
@@ -396,7 +396,7 @@ def evaluate_clients(
         valid = bool(np.any(np.asarray(sizes) > 0))
     except jax.errors.TracerArrayConversionError:
         valid = True
-    return unlabelled(evaluate(algorithm, federation, layout, state, state.round, valid))
+    return unlabelled(evaluate_state(algorithm, federation, layout, state, state.round, valid))
 
 
 def _check_single(federation: Federation, state: State | None, clients: int | None) -> None:

@@ -21,7 +21,7 @@ from fljax.data.datasets import Sums, scale_of, sums_of
 from fljax.engine.devices.layout import Layout, keep_everywhere
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec, map_runs
-from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.round import AS_USUAL, RoundOptions, one_round
 from fljax.engine.rounds.states import State, initial_state
 from fljax.protocol import (
@@ -215,7 +215,7 @@ def whole_runs(
         data = data._replace(moments=run.moments) if run.moments else data
         state = final_state(algorithm, data, layout, run.seed, run.member, rounds, options)
         judged = algorithm if isinstance(run.member, tuple) else among_members(algorithm, run.member)
-        scores = evaluate(judged, data, layout, state, rounds, spec.valid, spec.common)
+        scores = evaluate_state(judged, data, layout, state, rounds, spec.valid, spec.common)
         found: Any = users.call("measure", "(algorithm, state, scores)", measure, algorithm, state, scores)
         if not isinstance(found, Mapping):
             raise users.refused("measure", measure, "arrays by name", found)

@@ -44,7 +44,7 @@ from fljax.engine.whole_runs.saved import (
     finished,
     labelled_table,
     measure_kinds,
-    save,
+    save_runs,
 )
 from fljax.protocol import Algorithm, AnyArray, Federation
 from fljax.training import Local
@@ -356,7 +356,7 @@ def runs(
         for done, seconds in _blocks(call, order[table.left[order]], block):
             enter(table, done)
             if folder is not None:
-                save(folder, done)
+                save_runs(folder, done)
             count = int(call.runs - table.left.sum())
             if on_block is not None:
                 try:

@@ -86,7 +86,7 @@ def _read(path: pathlib.Path, marks: set[int], shapes: Mapping[str, tuple[int, .
     return FinishedRuns(place, measures, diverged)
 
 
-def save(folder: RunFolder, block: FinishedRuns) -> None:
+def save_runs(folder: RunFolder, block: FinishedRuns) -> None:
     """Writes a block; the folder has it as a whole or not at all."""
     numbers = [path.stem.removeprefix("runs-") for path in folder.path.glob("runs-*.npz")]
     number = 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)

@@ -90,7 +90,7 @@ def by_f1(
       by id and models ``[seeds, C, ...]``. Clients that never trained are in a random cluster.
     """
     seeds = seeds_of(seeds)
-    check(federation, rows, clusters, late, seeds)
+    check_clustering(federation, rows, clusters, late, seeds)
     training.check_classes(task, "clustering by F1")
     trace = ~late_clients(federation, late, seeds)[:, None]
     plan = Plan(_remembering, {"task": task, "local": local}, {"trace": trace})
@@ -147,7 +147,9 @@ def _has_rows(federation: Federation, seeds: Seeds) -> Bool[np.ndarray, "seeds N
     return np.broadcast_to(found, (runs, found.shape[-1]))
 
 
-def check(federation: Federation, rows: str, clusters: int | None, late: float | Sequence[int], seeds: Seeds) -> None:
+def check_clustering(
+    federation: Federation, rows: str, clusters: int | None, late: float | Sequence[int], seeds: Seeds
+) -> None:
     """Raises a ValueError unless the server has rows of that name, and enough clients with data are in time.
 
     The arguments are those of ``by_f1``.

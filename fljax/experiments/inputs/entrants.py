@@ -38,7 +38,7 @@ Deviations = tuple[str, ...] | Mapping[str, Strategy | Deviation] | None
 _ALL = Messages(Report._fields, True, True, True, True)
 
 
-class Chosen(NamedTuple):
+class PlayedDeviations(NamedTuple):
     """The deviations that an algorithm plays."""
 
     deviations: Mapping[str, Strategy | Deviation]  # by name; empty if it reads none of the requested ones
@@ -82,13 +82,13 @@ def read_deviations(path: pathlib.Path, *, imports: bool = True) -> dict[str, St
     return strategies
 
 
-def chosen_of(asked: Deviations, messages: Messages) -> Chosen:
+def chosen_of(asked: Deviations, messages: Messages) -> PlayedDeviations:
     """What is tried of an algorithm with these messages: of the deviations that are asked for those that it reads."""
     if asked is None:
-        return Chosen(usual_deviations(messages), {})
+        return PlayedDeviations(usual_deviations(messages), {})
     named = strategies_of(asked)
     left_out = unread(named, messages)
-    return Chosen({name: strategy for name, strategy in named.items() if name not in left_out}, left_out)
+    return PlayedDeviations({name: strategy for name, strategy in named.items() if name not in left_out}, left_out)
 
 
 def strategies_of(

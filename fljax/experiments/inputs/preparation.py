@@ -224,7 +224,7 @@ _NAMED = 5  # classes in a sentence
 def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: clustering.ByF1, trial: bool) -> Any:
     """The initial clusters of all seeds; a ``trial`` trains nothing and returns a placeholder."""
     count = argument_of(entry.build, entry.options, "clusters", None)
-    clustering.check(setup.federation, chosen.rows, count, chosen.late, setup.seeds)
+    clustering.check_clustering(setup.federation, chosen.rows, count, chosen.late, setup.seeds)
     check_classes(setup.task, "clustering")
     if trial:
         return clustering.placeholder(setup.task, count, setup.clients, len(setup.seeds))

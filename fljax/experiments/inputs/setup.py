@@ -417,7 +417,7 @@ def _is_run(folder: pathlib.Path) -> bool:
 
 def _common(folder: pathlib.Path, label: str, seed: int | None) -> dict[str, np.ndarray]:
     """The common model of an algorithm of a run, by path: the last one, or the best one if only that was saved."""
-    folders.check(folder)
+    folders.check_own_files(folder)
     labels = folders.labels_of(folder)
     if label not in labels:
         raise ValueError(unknown("label", label, labels))

@@ -126,7 +126,7 @@ def read(source: Source, algorithms: Sequence[str] | None = None) -> Material:
     folder, results = None, source
     if isinstance(results, str | pathlib.Path):
         folder = pathlib.Path(results)
-        results = folders.load(folder)
+        results = folders.load_results(folder)
     if not isinstance(results, HasResults):
         raise ValueError(
             "expected a Result, a Comparison, a run of fljax.load or the path of a run folder, "
@@ -147,7 +147,7 @@ def read(source: Source, algorithms: Sequence[str] | None = None) -> Material:
         if "stored_apart" not in short or short["stored_apart"] != 1:
             return short
         if folder is not None:
-            return stores.load(folders.records_of(folder, label))
+            return stores.load_records(folders.records_of(folder, label))
         long = getattr(results, "results", {}).get(label)  # of a Comparison
         opened = getattr(results, "records_of", None)  # of a loaded run
         return long.records if long is not None else short if opened is None else opened(label)

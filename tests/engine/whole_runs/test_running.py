@@ -141,7 +141,7 @@ def scaled(algorithm: Any, state: Any, scores: Any, *, scale: float) -> dict[str
 def test_blocks_of_another_measure_are_not_taken(tmp_path: pathlib.Path, other: Any) -> None:
     def folder(measure: Any) -> RunFolder:
         given: dict[str, Any] = {"rounds": 0, "seeds": (3,), "block": None, "execution": None}
-        call, _, _ = running._prepared(PLAN, tiny_federation(), Over(), measure=all_scores, **given)
+        call, _ = running._prepared(PLAN, tiny_federation(), Over(), measure=all_scores, **given)
         return running._folder(Checkpoint(tmp_path), call._replace(measure=measure))
 
     finished(folder(functools.partial(scaled, scale=1.0)), {}, 1)
