@@ -1,6 +1,6 @@
 """The keys of a config, their types and defaults, as frozen values; ``name_resolution`` checks names and options.
 
-Errors of a config are one sentence each: the key, the expected value, the value found.
+Errors of a config are one sentence each: the key, the expected value, the value found. Unknown keys are errors, too.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -186,6 +187,7 @@ def test_projection_is_the_nearest_point(x64):
 @pytest.mark.parametrize("size", [1e8, 1e30])
 def test_large_points_keep_the_sum(size):
     """An entry far above the others takes all of the mass; it is not lost in rounding."""
+    np.testing.assert_array_equal(project(jnp.array([size])), [1])
     np.testing.assert_array_equal(project(jnp.array([size, 0.0, 1.0])), [1, 0, 0])
     np.testing.assert_allclose(project(jnp.array([size, size, -size])), [0.5, 0.5, 0])
     np.testing.assert_allclose(project(jnp.array([-size, -size])), [0.5, 0.5])
@@ -216,10 +218,9 @@ WEIGHTS = np.array([0.1, 0.4, 0.3, 0.2])
 
 
 def test_weights_against_numpy(x64):
-    unsatisfied = np.array([True, False, False, True])
-    for factor in (1.0, 2.0, 4.0):
-        found = reweigh(jnp.asarray(WEIGHTS), jnp.asarray(unsatisfied), factor=jnp.asarray(factor))
-        np.testing.assert_allclose(found, raised(WEIGHTS, [0, 3], factor), rtol=1e-14)
+    for who, factor in itertools.product(([0, 3], [0, 1, 2, 3], []), (1.0, 2.0, 4.0)):
+        found = reweigh(jnp.asarray(WEIGHTS), jnp.asarray(np.isin(np.arange(4), who)), factor=jnp.asarray(factor))
+        np.testing.assert_allclose(found, raised(WEIGHTS, who, factor), rtol=1e-14)
 
 
 def test_weights_stay_positive_and_finite():

@@ -207,6 +207,8 @@ def test_rewards_are_naive_means():
         rows = np.flatnonzero(matrix[i])
         for name, leaf in UPDATES.items():
             np.testing.assert_allclose(found[name][i], leaf[rows].mean(axis=0), rtol=1e-5, atol=1e-6)
+    everybody = iafl_rewards(KEY, updates(), rates)["b"]
+    np.testing.assert_allclose(everybody, iafl_subsets(KEY, rates) @ updates()["b"], rtol=1e-5, atol=1e-6)
 
 
 RATES = jnp.array([0.1, 0.5, 0.9, 0.3, 1.0, 0.0])

@@ -62,9 +62,8 @@ def dittoed(steps):
     return lambda values: ditto(
         quadratic.quadratic(values["start"]),
         how(STEPS),
-        regularisation=values["regularisation"],
-        personal_learning_rate=values["rate"],
         personal_steps=steps,
+        **({} if steps else {"regularisation": values["regularisation"], "personal_learning_rate": values["rate"]}),
     )
 
 

@@ -42,10 +42,11 @@ def test_random_pattern_shrinks_everybody_alike_until_it_fits():
 @pytest.mark.parametrize(
     ("share", "more", "counts"),
     [
+        (0.25, {}, {"test": 50}),
         (0.25, {"deployment_fraction": 0.4}, {"test": 30, "deployment": 20}),
         (0.5, {"deployment_fraction": 0.1, "drift_fraction": 0.6}, {"test": 30, "deployment": 10, "later": 60}),
     ],
-    ids=["deployment", "drift"],
+    ids=["test", "deployment", "drift"],
 )
 def test_rows_that_come_later_have_the_mixture_of_test_rows(share, more, counts):
     how = {"clients": 10, "complement": True, "test_fraction": share}
@@ -53,6 +54,7 @@ def test_rows_that_come_later_have_the_mixture_of_test_rows(share, more, counts)
     assert without.test is not None
     assert without.deployment is without.later is None
     assert (split.later is None) == ("later" not in counts)
+    np.testing.assert_allclose([first_share(rows) for rows in split.rows], [0.1] * 5 + [0.9] * 5, atol=0.01)
     for part, count in counts.items():
         found = getattr(split, part)
         assert {len(rows) for rows in found} == {count}

@@ -162,7 +162,7 @@ def test_a_run_that_dies_while_it_goes_on_is_resumed(folder, monkeypatch):
     def dies(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(conductor, "save", dies)
+    monkeypatch.setattr(conductor, "save_results", dies)
     with pytest.raises(KeyboardInterrupt):
         go_on(folder, rounds=8)
     assert folders.load_results(folder)[0]["rounds_done"].values.tolist() == [4, 4]
@@ -173,7 +173,7 @@ def test_a_run_that_dies_while_it_goes_on_is_resumed(folder, monkeypatch):
         calls.append(1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(conductor, "save", once)
+    monkeypatch.setattr(conductor, "save_results", once)
     with pytest.raises(KeyboardInterrupt):
         go_on(folder, rounds=8)
     metrics, _ = folders.load_results(folder)
@@ -182,7 +182,7 @@ def test_a_run_that_dies_while_it_goes_on_is_resumed(folder, monkeypatch):
     with pytest.raises(ValueError, match="expected a finished run to give it more rounds, got one that goes on to 8"):
         rounds_before(metrics, configuration.dumps(build(rounds=8)), configuration.dumps(build(rounds=9)))
     refuses(lambda: go_on(folder, rounds=8, save_models="none"), "expected models after the last round")
-    monkeypatch.setattr(conductor, "save", keep)
+    monkeypatch.setattr(conductor, "save_results", keep)
     outcome = go_on(folder, rounds=8)
     assert_as_at_once(outcome, 8)
     assert calls == [1]

@@ -290,6 +290,7 @@ def test_files_are_flushed_before_they_are_moved(folder: pathlib.Path, monkeypat
 FULL = """
 import pathlib, resource, sys
 from fljax.results import folders
+from tests.toys.configs import results, text
 folder = pathlib.Path(sys.argv[1])
 limit = (folder / "results.nc").stat().st_size + 1000
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

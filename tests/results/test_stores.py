@@ -241,7 +241,7 @@ def test_short_records_replace_long_ones_of_an_earlier_process(tmp_path, monkeyp
         def died(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(conductor, "save", died)
+        patch.setattr(conductor, "save_results", died)
         with pytest.raises(KeyboardInterrupt):
             experiment.run(config, directory=folder, saving=Saving(0))
     assert (folder / "records/fedavg").is_dir()

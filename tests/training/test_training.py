@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fljax import training
@@ -48,6 +48,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @given(size=st.integers(0, 40), seed=st.integers(0, 1000))
+@example(size=4, seed=0)  # fewer rows than a batch has
 @at_most(25)
 def test_distinct_positions_within_the_size(size, seed):
     position, mask = map(np.asarray, run_distinct(jax.random.key(seed), jnp.int32(size), 6, 4))
@@ -327,10 +328,10 @@ def test_numbers_may_be_traced():
 
     def run(rate, decay, weight_decay):
         how = Local(rate, 4, steps=3, decay=decay, weight_decay=weight_decay, optimizer="adam")
-        return training.train(KEY, start(), own, task=task, local=how, round=1).params["w"]
+        return training.train(KEY, start(), own, task=task, local=how, round=2).params["w"]
 
     rates, decays, weights = jnp.array([0.1, 0.01]), jnp.array([0.5, 1.0]), jnp.array([0.2, 0.0])
     found = jax.jit(jax.vmap(run))(rates, decays, weights)
     drawn = drawn_by_train(own, STEPS)
-    for row, rate, weight in zip(found, [0.05, 0.01], [0.2, 0.0], strict=True):
+    for row, rate, weight in zip(found, [0.025, 0.01], [0.2, 0.0], strict=True):
         np.testing.assert_allclose(row, numpy_adam(START, own, drawn, rate, weight), rtol=1e-5)

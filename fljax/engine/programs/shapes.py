@@ -1,4 +1,4 @@
-"""Shapes and bytes of a run, by abstract evaluation, and how its clients and seeds map to devices.
+"""Shapes and bytes of a run, by abstract evaluation, and how many clients train side by side on which devices.
 
 ``measure`` finds the shapes and the bytes of a local step, ``resolve`` decides by them, and the ``Layout`` says it;
 algorithms do not depend on it. Nothing is computed or compiled. ``precision`` holds while a run's programs are traced;
