@@ -32,6 +32,9 @@ jaxtyping.install_import_hook(CHECKED, "beartype.beartype(conf=beartype.Beartype
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
+# Two devices wait for each other in threads of one pool. With as many threads as cores, programs with several
+# collective operations come to a halt.
+os.environ.setdefault("NPROC", "8")
 # Programs do not say from which lines of Python they come: the laws take a twentieth less time.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 

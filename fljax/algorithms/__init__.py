@@ -9,8 +9,10 @@ from fljax.algorithms.fedala import fedala as fedala
 from fljax.algorithms.fedavg import fedavg as fedavg
 from fljax.algorithms.fedavg_finetune import fedavg_finetune as fedavg_finetune
 from fljax.algorithms.fedbn import fedbn as fedbn
+from fljax.algorithms.feddyn import feddyn as feddyn
 from fljax.algorithms.fedem import fedem as fedem
 from fljax.algorithms.fedfomo import fedfomo as fedfomo
+from fljax.algorithms.fednova import fednova as fednova
 from fljax.algorithms.fedproto import fedproto as fedproto
 from fljax.algorithms.fedprox import fedprox as fedprox
 from fljax.algorithms.fedsoft import fedsoft as fedsoft
@@ -23,6 +25,7 @@ from fljax.algorithms.market import Bidding as Bidding
 from fljax.algorithms.market import Exploration as Exploration
 from fljax.algorithms.market import Tokens as Tokens
 from fljax.algorithms.measuring import with_contributions as with_contributions
+from fljax.algorithms.moon import moon as moon
 from fljax.algorithms.mwfed import mwfed as mwfed
 from fljax.algorithms.perfedavg import perfedavg as perfedavg
 from fljax.algorithms.pfedme import pfedme as pfedme

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax.core import trees
-from fljax.protocol import Available, Cohort, Info, Select
+from fljax.protocol import Available, Census, Cohort, Info, Select
 from fljax.training import pick_distinct
 
 # Populations from here on draw cohorts of up to SMALL rows without an array over clients: a score for each client costs
@@ -61,6 +61,27 @@ def select_uniform(clients_per_round: int | None) -> Select:
         rows = available.population if clients_per_round is None else min(clients_per_round, available.population)
         id, present = sample_uniform(key, available, rows)
         return server, Cohort(id, jnp.zeros_like(id), present), {}
+
+    return select
+
+
+def mass_of_members(census: Census, weights: str) -> tuple[Array, Array | None]:
+    """The total weight of the clients with data, by number or by "size", and ``[N]`` where clients may leave."""
+    weight = census.train.astype(jnp.result_type(float)) if weights == "size" else (census.train > 0).astype(jnp.int32)
+    return jnp.sum(weight, dtype=weight.dtype), None if census.members is None else weight
+
+
+def select_and_weigh(clients_per_round: int | None) -> Select:
+    """``select_uniform`` for a Server with the ``mass`` and the ``weights`` of its members (``mass_of_members``)."""
+    sample = select_uniform(clients_per_round)
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
+        if server.weights is not None:
+            weight = jnp.where(available.member(), server.weights, 0)
+            server = server._replace(mass=jnp.sum(weight, dtype=weight.dtype))
+        return sample(key, round, server, ballots, available)
 
     return select
 

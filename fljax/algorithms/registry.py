@@ -11,8 +11,10 @@ from fljax.algorithms.fedala import ENTRY as fedala
 from fljax.algorithms.fedavg import ENTRY as fedavg
 from fljax.algorithms.fedavg_finetune import ENTRY as fedavg_finetune
 from fljax.algorithms.fedbn import ENTRY as fedbn
+from fljax.algorithms.feddyn import ENTRY as feddyn
 from fljax.algorithms.fedem import ENTRY as fedem
 from fljax.algorithms.fedfomo import ENTRY as fedfomo
+from fljax.algorithms.fednova import ENTRY as fednova
 from fljax.algorithms.fedproto import ENTRY as fedproto
 from fljax.algorithms.fedprox import ENTRY as fedprox
 from fljax.algorithms.fedsoft import ENTRY as fedsoft
@@ -21,6 +23,7 @@ from fljax.algorithms.ifca import ENTRY as ifca
 from fljax.algorithms.incfl import ENTRY as incfl
 from fljax.algorithms.ipfl import ENTRY as ipfl
 from fljax.algorithms.lg_fedavg import ENTRY as lg_fedavg
+from fljax.algorithms.moon import ENTRY as moon
 from fljax.algorithms.mwfed import ENTRY as mwfed
 from fljax.algorithms.perfedavg import ENTRY as perfedavg
 from fljax.algorithms.pfedme import ENTRY as pfedme
@@ -33,6 +36,9 @@ REGISTRY: dict[str, Entry] = {
     "fedavg": fedavg,
     "fedprox": fedprox,
     "scaffold": scaffold,
+    "fednova": fednova,
+    "feddyn": feddyn,
+    "moon": moon,
     "perfedavg": perfedavg,
     "pfedme": pfedme,
     "qffl": qffl,

@@ -13,16 +13,16 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.cohorts import mass_of_members, select_and_weigh
 from fljax.algorithms.entries import Entry, require_plain_sgd
 from fljax.algorithms.single_model import contribute_by, normalise_weights, reported_size, single_model
 from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
-from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Round, Seat, Task, along, roles
+from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.messages import Report
 from fljax.protocol.sums import Part, Streamed, Total, divided
 from fljax.training import Local, Optimizer, Stream
@@ -97,21 +97,8 @@ def scaffold(
 
     def init_server(key: Key[Array, ""], census: Census) -> ScaffoldServer:
         model = task.init(key)
-        by_size = weights == "size"
-        weight = census.train.astype(jnp.result_type(float)) if by_size else (census.train > 0).astype(jnp.int32)
-        mass, weight_by_id = jnp.sum(weight, dtype=weight.dtype), None if census.members is None else weight
         control = trees.widened(trees.zeros_like(model))  # changes of many rounds add up
-        return ScaffoldServer(model, server_side.init(model), control, mass, weight_by_id)
-
-    sample = select_uniform(clients_per_round)
-
-    def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: ScaffoldServer, ballots: PyTree, available: Available
-    ) -> tuple[ScaffoldServer, Cohort, Info]:
-        if server.weights is not None:
-            weight = jnp.where(available.member(), server.weights, 0)
-            server = server._replace(mass=jnp.sum(weight, dtype=weight.dtype))
-        return sample(key, round, server, ballots, available)
+        return ScaffoldServer(model, server_side.init(model), control, *mass_of_members(census, weights))
 
     def train(
         key: Key[Array, ""], seat: Seat, down: ScaffoldDown, client: ScaffoldClient, data: LocalData
@@ -161,7 +148,7 @@ def scaffold(
         train=train,
         aggregate=Streamed(contribute, finish),
         init_server=init_server,
-        select=select,
+        select=select_and_weigh(clients_per_round),
         send=lambda server, seat: ScaffoldDown(server.model, server.control),
         init_client=lambda key, seat, down, data: ScaffoldClient(trees.zeros_like(down.control)),
         common=lambda down: down.model,

@@ -275,7 +275,8 @@ def as_read(federation: Federation) -> Federation:
 def _standardised(features: Features) -> np.ndarray:
     """What the features that were read become where they are stored standardised."""
     mean, std = np.asarray(features.mean), np.asarray(features.std)
-    return ((features.read.astype(np.float64) - mean) / std).astype(np.float32)
+    with np.errstate(over="ignore"):  # a row that is too far from those of the members is infinite
+        return ((features.read.astype(np.float64) - mean) / std).astype(np.float32)
 
 
 # What users call the parts of a data set: for training (0), validation (1) and test (2).

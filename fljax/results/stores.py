@@ -15,8 +15,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import h5netcdf
-import h5py
 import numpy as np
 import xarray as xr
 from xarray.backends import BackendArray, H5NetCDFStore
@@ -27,6 +25,8 @@ from fljax.results.identity import RECORD, record_of
 
 def encoded(dataset: xr.Dataset, groups: Mapping[str, xr.Dataset]) -> bytes:
     """The bytes of a file with a dataset at its root, and further ones by the name of their group."""
+    import h5netcdf  # runs that write no file need neither this nor h5py
+
     buffer = io.BytesIO()
     with h5netcdf.File(buffer, "w") as file:
         dataset.dump_to_store(H5NetCDFStore(file))
@@ -46,6 +46,7 @@ def origin(text: str) -> xr.Dataset:
 
 def check_alone(content: bytes) -> None:
     """Raises a ValueError if an array of a file has its values in another file, which HDF5 would read."""
+    import h5py
 
     def elsewhere(name: str, entry: Any) -> str | None:
         return name if isinstance(entry, h5py.Dataset) and (entry.external or entry.is_virtual) else None
@@ -62,6 +63,8 @@ def read(
     path: pathlib.Path, groups: Sequence[str], optional: Sequence[str] = (), expected: str = _WHOLE
 ) -> list[xr.Dataset]:
     """The dataset at the root of a file, those of its groups, and of optional ones if they are there."""
+    import h5netcdf
+
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -13,6 +13,7 @@ from fljax.training.batches import Stream as Stream
 from fljax.training.batches import draw as draw
 from fljax.training.batches import draw_distinct as draw_distinct
 from fljax.training.batches import fetch as fetch
+from fljax.training.batches import most_steps as most_steps
 from fljax.training.batches import pick_distinct as pick_distinct
 from fljax.training.batches import prepare as prepare
 from fljax.training.batches import shuffle as shuffle

@@ -218,7 +218,7 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
     drawn = shuffles(local)
     capacity = subset.rows.index.shape[-1]
     batch = min(local.batch_size, capacity)
-    count = batch * (local.steps if local.steps is not None else (local.epochs or 0) * -(-capacity // batch))
+    count = batch * most_steps(local, subset.rows)
     if count > LARGEST_ARRAY:
         limit = f"at most {LARGEST_ARRAY} rows drawn by a client in a round (steps x batch size)"
         raise ValueError(f"expected {limit}, got {count}")
@@ -248,6 +248,14 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
     real = _real_steps(subset.rows, batch, total, steps)
     mask = place[:, None] * batch + jnp.arange(batch)[None, :] < size
     return Batches(jnp.where(mask, position, 0), mask, real)
+
+
+def most_steps(local: Local, rows: Rows) -> int:
+    """The number of steps that no client exceeds in a round, which is static."""
+    if local.steps is not None:
+        return local.steps
+    capacity = rows.index.shape[-1]
+    return (local.epochs or 0) * -(-capacity // min(local.batch_size, capacity))
 
 
 def shuffles(local: Local) -> bool:

@@ -111,7 +111,7 @@ def alike(found: Any, expected: Any, tolerance: float) -> None:
         return
     if isinstance(expected, dict) and any(isinstance(name, int) for name in expected):
         found, expected = [found[id] for id in expected], list(expected.values())
-    if isinstance(expected, tuple | list) and not np.isscalar(expected[0]):
+    if isinstance(expected, tuple | list) and not (expected and np.isscalar(expected[0])):
         for one, other in zip(found, expected, strict=True):
             alike(one, other, tolerance)
     elif any(np.any(leaf) for leaf in jax.tree.leaves(expected)):

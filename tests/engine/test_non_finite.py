@@ -195,11 +195,11 @@ def test_reports_may_be_infinite_but_not_nan(federation: Federation) -> None:
 
 @pytest.fixture(scope="module")
 def stopped(federation: Federation) -> tuple[NotFinite, list[engine.Block]]:
-    """What stops a run of four rounds in its second block, at round 2, and its blocks."""
+    """What stops a run of six rounds in its second block, at round 2, and its blocks."""
     blocks: list[engine.Block] = []
     plan = _plan(np.arange(6) == 3, np.arange(6) == 2)
     with pytest.raises(NotFinite) as found:
-        _simulate(federation, plan, rounds=6, evaluate_every=6, non_finite="stop", callbacks=[blocks.append])
+        _simulate(federation, plan, rounds=6, non_finite="stop", callbacks=[blocks.append])
     return found.value, blocks
 
 
