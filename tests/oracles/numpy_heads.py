@@ -1,7 +1,7 @@
 """One round of FedPer, FedRep and FedBABU, written out in NumPy without fljax.
 
-Parameters and clients are those of ``numpy_round``; ``b`` is the head and ``w`` the body. ``heads`` has the heads of all
-clients by id. What a round changes goes in and comes out, and nothing is changed in place. Everything is in double
+Parameters and clients are those of ``numpy_round``; ``b`` is the head and ``w`` the body. ``heads`` has the heads of
+all clients by id. What a round changes goes in and comes out, and nothing is changed in place. Everything is in double
 precision.
 
 Sources: FedPer, Algorithms 1 and 2; FedRep, Algorithm 1; FedBABU, Algorithm 1.

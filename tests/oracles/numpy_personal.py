@@ -4,7 +4,8 @@ Parameters and clients are those of ``numpy_round``; FedProto's have two layers,
 ``clients`` maps the ids of those who take part to their data and batches; what a round changes goes in and comes out,
 and nothing is changed in place. Everything is in double precision.
 
-Sources: Ditto, Algorithm 1; APFL, Algorithm 1 and section 4.3; FedALA, Algorithm 1; FedFomo, equations 3 and 4; FedProto, Algorithm 1.
+Sources: Ditto, Algorithm 1; APFL, Algorithm 1 and section 4.3; FedALA, Algorithm 1; FedFomo, equations 3 and 4;
+FedProto, Algorithm 1.
 """
 
 from __future__ import annotations
