@@ -38,7 +38,7 @@ from tests.oracles import numpy_heads as oracle
 from tests.oracles.numpy_round import Client, local_sgd
 from tests.toys.quick import QUICK
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 FIRST_HEAD = np.array([0.2, -0.4, 0.1, 0.3])
 
@@ -148,6 +148,7 @@ PRODUCT = Task(
 PAIR = federation((1, 1), range(2), capacity=1, x=np.array([[1.0], [2.0]]), y=np.zeros(2, int))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("build", "head", "steps", "heads", "body"),
     [
