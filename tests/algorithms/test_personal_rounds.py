@@ -105,7 +105,7 @@ drawn_with = jax.jit(_drawn_with, static_argnames="how", compiler_options=QUICK)
 def test_apfl(how, arguments, tolerance):
     def step(round, state):
         model, after = oracle.apfl_round(
-            *state, round.clients, round.rate, adaptive=bool(arguments), by_size=bool(arguments)
+            state[0], state[1], round.clients, round.rate, adaptive=bool(arguments), by_size=bool(arguments)
         )
         trained.update(round.clients)
         return model, after
