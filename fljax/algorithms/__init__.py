@@ -1,6 +1,7 @@
 """Algorithms in the protocol of ``fljax.protocol``, one file each with its variants, and their REGISTRY by name."""
 
 from fljax.algorithms.afl import afl as afl
+from fljax.algorithms.apfl import apfl as apfl
 from fljax.algorithms.cgsv import cgsv as cgsv
 from fljax.algorithms.cgsv import cgsv_iafl as cgsv_iafl
 from fljax.algorithms.ditto import ditto as ditto
@@ -8,13 +9,16 @@ from fljax.algorithms.entries import Entry as Entry
 from fljax.algorithms.fedala import fedala as fedala
 from fljax.algorithms.fedavg import fedavg as fedavg
 from fljax.algorithms.fedavg_finetune import fedavg_finetune as fedavg_finetune
+from fljax.algorithms.fedbabu import fedbabu as fedbabu
 from fljax.algorithms.fedbn import fedbn as fedbn
 from fljax.algorithms.feddyn import feddyn as feddyn
 from fljax.algorithms.fedem import fedem as fedem
 from fljax.algorithms.fedfomo import fedfomo as fedfomo
 from fljax.algorithms.fednova import fednova as fednova
+from fljax.algorithms.fedper import fedper as fedper
 from fljax.algorithms.fedproto import fedproto as fedproto
 from fljax.algorithms.fedprox import fedprox as fedprox
+from fljax.algorithms.fedrep import fedrep as fedrep
 from fljax.algorithms.fedsoft import fedsoft as fedsoft
 from fljax.algorithms.iafl import iafl as iafl
 from fljax.algorithms.ifca import ifca as ifca

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.entries import Entry
+from fljax.algorithms.entries import Entry, with_work
 from fljax.algorithms.fedavg import fedavg
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
@@ -64,7 +64,9 @@ def ditto(
     Raises:
       ValueError: as ``fedavg``, or if both ``personal_epochs`` and ``personal_steps`` are given or one is not positive.
     """
-    personal = _personal(local, personal_learning_rate, personal_epochs, personal_steps)
+    personal = with_work(local, "personal", personal_epochs, personal_steps)
+    if personal_learning_rate is not None:
+        personal = personal._replace(learning_rate=personal_learning_rate)
     inner = fedavg(
         task,
         local,
@@ -94,18 +96,6 @@ def ditto(
         init_client=lambda key, seat, down, data: DittoClient(down, jnp.asarray(False)),
         personal=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
     )
-
-
-def _personal(local: Local, learning_rate: float | Array | None, epochs: int | None, steps: int | None) -> Local:
-    """The local settings of the personal model."""
-    if epochs is not None and steps is not None:
-        raise ValueError(
-            f"expected at most one of personal_epochs and personal_steps, got personal_epochs={epochs}, "
-            f"personal_steps={steps}"
-        )
-    if epochs is not None or steps is not None:
-        local = local._replace(epochs=epochs, steps=steps)
-    return local if learning_rate is None else local._replace(learning_rate=learning_rate)
 
 
 ENTRY = Entry(

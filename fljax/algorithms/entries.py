@@ -55,6 +55,15 @@ def require_plain_sgd(local: Local, algorithm: str) -> None:
         raise ValueError(f"expected the local optimizer 'sgd' without options for {algorithm}, got {got}")
 
 
+def with_work(local: Local, of: str, epochs: int | None, steps: int | None) -> Local:
+    """``local`` with an algorithm's option ``OF_epochs`` or ``OF_steps``, if one is given; a ValueError if both are."""
+    if epochs is not None and steps is not None:
+        raise ValueError(
+            f"expected at most one of {of}_epochs and {of}_steps, got {of}_epochs={epochs}, {of}_steps={steps}"
+        )
+    return local if epochs is None and steps is None else local._replace(epochs=epochs, steps=steps)
+
+
 def with_checked_threshold(threshold: Array, init_server: InitServer) -> InitServer:
     """``init_server`` that first checks that ``threshold`` is one number or ``[N]``, and raises a ValueError if not."""
 

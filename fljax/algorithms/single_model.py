@@ -197,6 +197,9 @@ def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
 
 # --- Some leaves are shared ----------------------------------------------------------------------------------
 
+# (key, seat, model, data) -> the model after a client's local training.
+Learn = Callable[[Key[Array, ""], Seat, PyTree, LocalData], PyTree]
+
 
 class PartlySharedServer(NamedTuple):
     """The shared leaves, and the initial values of the clients' own leaves."""
@@ -212,16 +215,28 @@ class PartlySharedClient(NamedTuple):
 
 
 def partly_shared(
-    task: Task, local: Local, shared: Sequence[bool], *, clients_per_round: int | None, weights: str = "uniform"
+    task: Task,
+    local: Local,
+    shared: Sequence[bool],
+    *,
+    clients_per_round: int | None,
+    weights: str = "uniform",
+    learn: Learn | None = None,
 ) -> Algorithm:
-    """An algorithm that averages updates of shared leaves; clients train the whole model and keep the other leaves."""
+    """An algorithm that averages updates of shared leaves; clients train the whole model and keep the other leaves.
+
+    ``learn`` replaces the local training by ``local``.
+    """
+
+    def train_whole(key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData) -> PyTree:
+        return training.train(key, model, data.train, task=task, local=local, round=seat.round).params
+
+    learn = train_whole if learn is None else learn
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PartlySharedClient, data: LocalData
     ) -> tuple[Sent, PartlySharedClient]:
-        model = trees.merge(down, client.own)
-        trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
-        common, private = trees.split(trained, shared)
+        common, private = trees.split(learn(key, seat, trees.merge(down, client.own), data), shared)
         return Sent(trees.subtract(common, down), reported_size(weights, data)), PartlySharedClient(private)
 
     def finish(server: PartlySharedServer, total: Total, rows: PyTree, round: Round) -> tuple[PartlySharedServer, Info]:

@@ -44,6 +44,7 @@ from fljax.training.steps import gradient as gradient
 from fljax.training.steps import masked_mean as masked_mean
 from fljax.training.steps import one_step as one_step
 from fljax.training.steps import proximal as proximal
+from fljax.training.steps import stepping as stepping
 from fljax.training.steps import task_loss as task_loss
 from fljax.training.steps import train as train
 from fljax.training.steps import train_until as train_until

@@ -31,6 +31,7 @@ class Stream(enum.IntEnum):
     LOSS = 2  # noise of the features while a loss on training rows is measured
     CONTROL_VARIATE = 2
     PERSONAL_MODEL = 2
+    HEAD = 2  # where the last layer trains apart from the others
     PROTOTYPES = 2
     MIXING_WEIGHTS = 2
     WORK = 2  # how much a straggler trains

@@ -1,4 +1,4 @@
-"""What Ditto, FedALA, FedFomo and FedProto must equal, on clients of which everything can be computed."""
+"""What Ditto, APFL, FedALA, FedFomo and FedProto must equal, on clients of which everything can be computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import ditto, fedala, fedavg, fedfomo, fedproto, lg_fedavg, standalone
+from fljax.algorithms import apfl, ditto, fedala, fedavg, fedfomo, fedproto, lg_fedavg, standalone
 from fljax.algorithms.fedala import top_tensors
 from fljax.algorithms.fedfomo import FedFomoUp
 from fljax.core.trees import take
@@ -102,6 +102,47 @@ def test_dittos_global_stream_is_fedavg(regularisation, options, exact):
     same(with_personal.server, plain.server, exact)
     apart = np.abs(with_personal.clients.personal["w"][-1] - plain.server.model["w"][-1])
     assert apart.max() > 1e-3
+
+
+# --- APFL ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("adaptive", "alpha"), [(False, 0.25), (True, 0.269)])
+def test_one_step_of_apfl_by_hand(adaptive, alpha, exact):
+    """``F = (x - 1)^2 / 2``, w = 0, v = .2, alpha = .25, eta = .1. The share moves before the step."""
+
+    def build(values):
+        algorithm = apfl(quadratic.quadratic(values["start"]), how(1, 0.1), alpha=0.25, adaptive=adaptive)
+
+        def init_client(*arguments):
+            client = algorithm.init_client(*arguments)
+            return client._replace(own={"w": jnp.full_like(client.own["w"], 0.2)})
+
+        return algorithm._replace(init_client=init_client)
+
+    states, _ = run(build, 1, quadratic.clients(np.array([[1.0]]), 1.0), start=np.zeros(1))
+    own = 0.2 + 0.1 * alpha * (1 - (alpha * 0.2 + (1 - alpha) * 0.1))  # with w after its step
+    assert adaptive or own == pytest.approx(0.221875)
+    same(states.server.model["w"][1], [0.1], exact)
+    same((states.clients.alpha[1, 0], states.clients.own["w"][1, 0, 0]), (alpha, own), exact)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_apfl_between_fedavg_and_standalone(alpha, exact):
+    found = ragged(lambda *task: apfl(*task, alpha=alpha, weights="size", clients_per_round=None))
+    same(found.server, ragged(fedavg).server, exact)
+    alone = ragged(standalone).clients.model
+    start = jax.tree.map(lambda leaf: np.broadcast_to(leaf[:1], leaf.shape), alone)
+    same(found.clients.own, alone if alpha else start, exact)
+
+
+@pytest.mark.thorough
+def test_shares_of_apfl_stay_between_0_and_1():
+    local = EPOCHS._replace(learning_rate=2.0)
+    states, _ = history(lambda _: apfl(TASK, local, adaptive=True, clients_per_round=None), federation(RAGGED), 6)
+    share = states.clients.alpha[:, np.array(RAGGED) > 0]
+    assert ((share >= 0) & (share <= 1)).all()
+    assert (share[-1] != 0.25).any()
 
 
 # --- FedALA -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Ditto, FedALA, FedFomo and FedProto against NumPy: ragged clients, one without data, one lost in each round."""
+"""Ditto, APFL, FedALA, FedFomo and FedProto against NumPy: ragged clients, one without data, one lost in each round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from fljax import training
-from fljax.algorithms import ditto, fedala, fedfomo, fedproto
+from fljax.algorithms import apfl, ditto, fedala, fedfomo, fedproto
 from fljax.algorithms.fedproto import UNKNOWN
 from fljax.core.trees import take
 from fljax.models import correct
@@ -95,6 +95,34 @@ def _drawn_with(key, rows, id, how):
 
 
 drawn_with = jax.jit(_drawn_with, static_argnames="how", compiler_options=QUICK)
+
+
+# --- APFL ---------------------------------------------------------------------------------------------------
+
+
+@modes
+@pytest.mark.parametrize("arguments", [{}, {"adaptive": True, "weights": "size"}], ids=["fixed", "adaptive"])
+def test_apfl(how, arguments, tolerance):
+    def step(round, state):
+        model, after = oracle.apfl_round(
+            state[0], state[1], round.clients, round.rate, adaptive=bool(arguments), by_size=bool(arguments)
+        )
+        trained.update(round.clients)
+        return model, after
+
+    def reads(state):
+        clients = of_clients(state.clients)
+        return state.server.model, {id: (each.own, each.alpha) for id, each in clients.items()}
+
+    trained, ran = set(), run(apfl(TASK, how, alpha=0.4, **arguments))
+    model = ran.by_state(0).server.model
+    start = model, dict.fromkeys(WITH_DATA, oracle.Apfl(model, 0.4))
+    model, clients = agrees(ran, step, how, reads, tolerance, start=start)
+    assert len({clients[id].alpha for id in trained}) == (len(trained) if arguments else 1)
+    for id in range(POPULATION):
+        used = clients[id].mixture(model) if id in trained else model
+        alike(deployed(ran, id), (used, model), tolerance)
+    close(stranger(ran), model, tolerance)
 
 
 # --- FedALA -------------------------------------------------------------------------------------------------

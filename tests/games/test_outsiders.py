@@ -30,11 +30,14 @@ WHO = np.repeat(CLIENTS, ROWS)
 # Models of theirs are chosen or tuned by a client's rows when it uses them.
 PERSONAL = (
     "fedavg_finetune",
+    "apfl",
     "ditto",
     "fedala",
     "fedavg",
+    "fedbabu",
     "fedem",
     "fedfomo",
+    "fedrep",
     "ifca",
     "perfedavg",
     "pfedme",

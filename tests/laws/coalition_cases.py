@@ -67,7 +67,11 @@ FORMS = {
     "ipfl_members": _with("ipfl", profile_on="members"),
     "ipfl_iid": _with("ipfl", profile_on="iid", normalised=False, importance="accuracy"),
     "fedbn_uniform": _with("fedbn", weights="uniform"),
+    "fedper_uniform": _with("fedper", weights="uniform"),
+    "fedrep_uniform": _with("fedrep", weights="uniform", final_epochs=1),
+    "fedbabu_size": _with("fedbabu", weights="size"),
     "ditto_size": _with("ditto", weights="size"),
+    "apfl_fixed": _with("apfl", weights="size", adaptive=False),
     "fedproto_uniform": _with("fedproto", weights="uniform"),
 }
 CASES = ALGORITHMS | VARIANTS | FORMS | MEASURED

@@ -13,6 +13,7 @@ import numpy as np
 
 from fljax import data
 from fljax.core import trees
+from fljax.core.errors import AlgorithmError
 from fljax.engine import rollout
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate_state
@@ -150,7 +151,7 @@ def _forward(loss: Callable[[Values], Any], values: Values) -> dict[str, np.ndar
 
     try:
         found = jax.jit(push, compiler_options=UNOPTIMISED)(dict(values), directions)
-    except TypeError as error:
+    except (TypeError, AlgorithmError) as error:  # the latter where an unseen client trains
         if "forward-mode" not in str(error):
             raise
         return None

@@ -22,6 +22,7 @@ DEFAULT = {
     "standalone": "steps",
     "qffl": "steps",
     "pfedme": "steps",
+    "apfl": "epochs",
     "fedala": "steps",
 }
 CASES = [

@@ -48,6 +48,7 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "fedbn, layers": ("fedbn", {"own": ("bias", "mean", "seven")}),
     "ifca, models": ("ifca", {"averaging": "model"}),
     "fedala, all layers": ("fedala", {"layers": 0}),
+    "apfl, fixed": ("apfl", {"adaptive": False}),
     "iafl, copied": ("iafl", {"reference_draw": "copied"}),
 }
 CASES = {name: (name, HARD.get(name, {})) for name in algorithms.REGISTRY} | MORE

@@ -1,10 +1,11 @@
-"""One round of Ditto, FedALA, FedFomo and FedProto, written out in NumPy without fljax.
+"""One round of Ditto, APFL, FedALA, FedFomo and FedProto, written out in NumPy without fljax.
 
 Parameters and clients are those of ``numpy_round``; FedProto's have two layers, ``{"inner": [d, z], "head": [z, K]}``.
 ``clients`` maps the ids of those who take part to their data and batches; what a round changes goes in and comes out,
 and nothing is changed in place. Everything is in double precision.
 
-Sources: Ditto, Algorithm 1; FedALA, Algorithm 1; FedFomo, equations 3 and 4; FedProto, Algorithm 1.
+Sources: Ditto, Algorithm 1; APFL, Algorithm 1 and section 4.3; FedALA, Algorithm 1; FedFomo, equations 3 and 4;
+FedProto, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.oracles.numpy_baselines import Clients, mixed, plus, square
+from tests.oracles.numpy_baselines import Clients, mixed, plus, shares, square
 from tests.oracles.numpy_round import Client, Params, fedavg_round, gradient, local_sgd, loss
 
 
@@ -41,6 +42,47 @@ def ditto_round(
             v = plus(v, slope, -personal_rate)
         kept[id] = v
     return fedavg_round(model, list(clients.values()), rate, by_size=by_size), kept
+
+
+class Apfl(NamedTuple):
+    """A client's own model v, and its share alpha of the mixture."""
+
+    own: Params
+    alpha: float
+
+    def mixture(self, model: Params) -> Params:
+        """``alpha v + (1 - alpha) w``."""
+        return mixed([self.own, model], [self.alpha, 1 - self.alpha])
+
+
+def apfl_round(
+    model: Params,
+    states: Mapping[int, Apfl],
+    clients: Clients,
+    rate: float,
+    *,
+    adaptive: bool = False,
+    by_size: bool = False,
+) -> tuple[Params, dict[int, Apfl]]:
+    """``w`` takes a step, then ``v <- v - rate alpha g(alpha v + (1 - alpha) w)`` on the same batch.
+
+    If ``adaptive``, alpha moves before a round's first step, by the gradient on the first batch.
+    """
+    after, ends = dict(states), []
+    for id, client in clients.items():
+        w, own = model, states[id]
+        if adaptive:
+            rows = client.batches[0]
+            slope, away = gradient(own.mixture(w), client.x[rows], client.y[rows]), plus(own.own, w, -1)
+            product = sum(float((slope[name] * away[name]).sum()) for name in w)
+            own = own._replace(alpha=min(max(own.alpha - rate * product, 0.0), 1.0))
+        for rows in client.batches:
+            x, y = client.x[rows], client.y[rows]
+            w = plus(w, gradient(w, x, y), -rate)
+            own = own._replace(own=plus(own.own, gradient(own.mixture(w), x, y), -rate * own.alpha))
+        after[id] = own
+        ends.append(w)
+    return mixed(ends, shares(clients, by_size)), after
 
 
 class Ala(NamedTuple):
