@@ -55,6 +55,12 @@ def require_plain_sgd(local: Local, algorithm: str) -> None:
         raise ValueError(f"expected the local optimizer 'sgd' without options for {algorithm}, got {got}")
 
 
+def require_fresh(local: Local, algorithm: str, why: str) -> None:
+    """Raises a ValueError if clients keep their optimizer's state, which the algorithm has no use for."""
+    if local.keep:
+        raise ValueError(f"expected local training without keep for {algorithm}, {why}, got keep = True")
+
+
 def with_checked_threshold(threshold: Array, init_server: InitServer) -> InitServer:
     """``init_server`` that first checks that ``threshold`` is one number or ``[N]``, and raises a ValueError if not."""
 

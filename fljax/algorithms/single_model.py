@@ -16,7 +16,20 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from fljax import training
 from fljax.algorithms.cohorts import select_uniform
 from fljax.core import trees
-from fljax.protocol import Algorithm, Census, Cohort, Info, InitServer, LocalData, Round, Seat, Task, Train, along
+from fljax.protocol import (
+    Algorithm,
+    Census,
+    Cohort,
+    Info,
+    InitClient,
+    InitServer,
+    LocalData,
+    Round,
+    Seat,
+    Task,
+    Train,
+    along,
+)
 from fljax.protocol.messages import Report, Sent
 from fljax.protocol.sums import Contribute, Part, Streamed, Total, divided, mean
 from fljax.training import Local, Optimizer, OptimizerSettings, bypass_statistics, named_optimizer
@@ -125,6 +138,14 @@ def single_model(
     return usual._replace(**others)
 
 
+def keeping(task: Task, local: Local, received: Callable[[PyTree], PyTree] = received_model) -> InitClient:
+    """``init_client`` of clients that keep their optimizer's state, if ``local.keep``, and nothing else.
+
+    ``received(down)`` is the model that a client trains.
+    """
+    return lambda key, seat, down, data: training.first_state(task, local, received(down))
+
+
 def with_server_optimizer(
     task: Task,
     contribute: Contribute,
@@ -206,9 +227,10 @@ class PartlySharedServer(NamedTuple):
 
 
 class PartlySharedClient(NamedTuple):
-    """A client's own leaves, kept between rounds."""
+    """A client's own leaves, kept between rounds, and the kept state of its optimizer."""
 
     own: PyTree
+    optimizer: PyTree = ()
 
 
 def partly_shared(
@@ -220,9 +242,15 @@ def partly_shared(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PartlySharedClient, data: LocalData
     ) -> tuple[Sent, PartlySharedClient]:
         model = trees.merge(down, client.own)
-        trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
-        common, private = trees.split(trained, shared)
-        return Sent(trees.subtract(common, down), reported_size(weights, data)), PartlySharedClient(private)
+        trained = training.train(
+            key, model, data.train, task=task, local=local, round=seat.round, state=client.optimizer
+        )
+        common, private = trees.split(trained.params, shared)
+        after = PartlySharedClient(private, trained.state)
+        return Sent(trees.subtract(common, down), reported_size(weights, data)), after
+
+    def init_client(key: Key[Array, ""], seat: Seat, down: PartlySharedServer, data: LocalData) -> PartlySharedClient:
+        return PartlySharedClient(down.start, training.first_state(task, local, trees.merge(down.shared, down.start)))
 
     def finish(server: PartlySharedServer, total: Total, rows: PyTree, round: Round) -> tuple[PartlySharedServer, Info]:
         step, info = mean_update(total, rows, round.cohort)
@@ -231,7 +259,7 @@ def partly_shared(
     return Algorithm(
         task=task,
         init_server=lambda key, census: PartlySharedServer(*trees.split(task.init(key), shared)),
-        init_client=lambda key, seat, down, data: PartlySharedClient(down.start),
+        init_client=init_client,
         send=lambda server, seat: server if seat.first else server.shared,
         train=train,
         aggregate=Streamed(contribute_by(weights), finish),

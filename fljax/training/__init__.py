@@ -38,6 +38,7 @@ from fljax.training.steps import StopAlone as StopAlone
 from fljax.training.steps import Trained as Trained
 from fljax.training.steps import check_stop as check_stop
 from fljax.training.steps import descend as descend
+from fljax.training.steps import first_state as first_state
 from fljax.training.steps import full_gradient as full_gradient
 from fljax.training.steps import gradient as gradient
 from fljax.training.steps import masked_mean as masked_mean

@@ -43,7 +43,7 @@ class Local(NamedTuple):
       steps: tau steps per round, each on an independent batch of distinct rows; or
       epochs: E passes per round, each a new permutation in ``ceil(size / b)`` batches, the last one partial.
       optimizer: the name of an optax optimizer ("sgd", "adam", "adadelta", ...) or
-        ``learning_rate -> GradientTransformation``. Its state starts afresh in every round.
+        ``learning_rate -> GradientTransformation``. Its state starts afresh in every round, unless ``keep``.
       options: further ``(name, value)`` arguments of the optax optimizer, e.g. ``(("momentum", 0.9),)``.
       decay: factor of the learning rate per round.
       weight_decay: coupled L2: ``weight_decay * params`` is added to the gradient BEFORE the optimizer (not AdamW);
@@ -53,6 +53,10 @@ class Local(NamedTuple):
         arrays. All epochs are then the same. Steps have full batches, which go on with the first row after the last
         one. Every round begins at the first row. A client with at most b rows trains on all of them in each step, in
         either case.
+      keep: whether a client keeps the optimizer's state (momentum, moments, numbers of steps) from one of its rounds to
+        the next. It starts at the initial model. The learning rate is that of the round, so the state of a function
+        must not hold it (as with ``optax.inject_hyperparams``). Evaluations that train, and standalone models, keep
+        nothing.
     """
 
     learning_rate: NonNegative
@@ -64,6 +68,7 @@ class Local(NamedTuple):
     decay: Positive = 1.0
     weight_decay: NonNegative | None = None
     shuffle: bool = True
+    keep: bool = False
 
 
 def rate(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32) -> Float[Array, ""]:
