@@ -30,10 +30,13 @@ from fljax.training.evaluation import map_models as map_models
 from fljax.training.settings import Local as Local
 from fljax.training.settings import Optimizer as Optimizer
 from fljax.training.settings import OptimizerSettings as OptimizerSettings
+from fljax.training.settings import RateSchedule as RateSchedule
 from fljax.training.settings import bypass_statistics as bypass_statistics
 from fljax.training.settings import named_optimizer as named_optimizer
+from fljax.training.settings import named_schedule as named_schedule
 from fljax.training.settings import optimizer as optimizer
 from fljax.training.settings import rate as rate
+from fljax.training.settings import schedules as schedules
 from fljax.training.steps import StopAlone as StopAlone
 from fljax.training.steps import Trained as Trained
 from fljax.training.steps import check_stop as check_stop

@@ -16,7 +16,7 @@ from fljax.core.values import Allowed, Count, NonNegative, admitted
 from fljax.protocol import Subset, Task, TrainingBatch, roles
 from fljax.training.batches import Batches, Stream, draw, fetch, stream
 from fljax.training.evaluation import AT_ONCE, evaluate, tally
-from fljax.training.settings import Local, optimizer, rate
+from fljax.training.settings import Local, optimizer
 
 # (params, x, y, position, key) -> per-sample loss; the key may be a TrainingBatch, for ``Task.logits``.
 Loss = Callable[..., Float[Array, " b"]]
@@ -220,14 +220,12 @@ def stepping(
 
 
 def one_step(task: Task, local: Local, params: PyTree, slope: PyTree, round: Int[Array, ""] | int = 0) -> PyTree:
-    """The update of one step of plain SGD: ``-rate(local, round) (slope + weight_decay params)``.
+    """The update of one step of plain SGD: ``-rate(local, round) (clipped slope + weight_decay params)``.
 
     Statistics take the values that ``slope`` reports.
     """
-    if local.weight_decay is not None:
-        slope = roles.replace_statistics(task, trees.add(slope, trees.scale(params, local.weight_decay)), slope)
-    step = trees.scale(slope, -rate(local, round, jax.tree.leaves(slope)[0].dtype))
-    return roles.replace_statistics(task, step, trees.scale(slope, -1))
+    transformation = optimizer(local, round, jax.tree.leaves(slope)[0].dtype, task)
+    return trees.like(transformation.update(slope, transformation.init(params), params)[0], params)
 
 
 def proximal(anchor: PyTree, mu: float | Array) -> Adjust:
