@@ -38,7 +38,8 @@ class RateSchedule(NamedTuple):
 
     Attributes:
       name: "cosine_decay_schedule", "warmup_cosine_decay_schedule", "piecewise_constant_schedule", ...
-      options: ``(name, value)`` of its arguments, in rounds in place of steps, e.g. ``(("decay_steps", 100),)``. If none is given, ``peak_value`` is 1, and ``init_value`` is 0 before a peak, else 1. Boundaries are pairs:
+      options: ``(name, value)`` of its arguments, in rounds in place of steps, e.g. ``(("decay_steps", 100),)``.
+        Without them ``peak_value`` is 1, and ``init_value`` is 0 before a peak, else 1. Boundaries are pairs:
         ``(("boundaries_and_scales", ((50, 0.1), (75, 0.1))),)`` divides by 10 from round 50 on, and again from 75 on.
     """
 
