@@ -155,8 +155,9 @@ class Standalone(_LocalChanges):
 
     All other settings are those of ``local``, except for the keys given here.
 
-    ``local.decay`` does not apply, since it is per round and standalone training is one long round. Models start from
-    the initial model of the algorithms, which is ``shared``, or from weights that each client draws on its ``own``.
+    ``local.decay`` and ``local.schedule`` do not apply: they are per round, and standalone training is one long round.
+    Models start from the initial model of the algorithms, which is ``shared``, or from weights that each client draws
+    on its ``own``.
     """
 
     initial: Literal["shared", "own"] = "shared"

@@ -626,7 +626,7 @@ def _table_of(path: str, kind: type[_ATable], chosen: Any) -> _ATable:
         raise ConfigError(*(f"{path}{': ' if each.startswith('expected ') else '.'}{each}" for each in told)) from None
 
 
-def schedule_of(table: RateSchedule) -> tuple[str, tuple[tuple[str, Any], ...]]:
+def schedule_of(table: Named) -> tuple[str, tuple[tuple[str, Any], ...]]:
     """The fields of ``fljax.training.RateSchedule``: tables and lists become pairs, sorted by name."""
 
     def fixed(value: Any) -> Any:

@@ -48,9 +48,7 @@ class RateSchedule(NamedTuple):
 
 
 # Not leaves, since optax compares numbers of schedules in Python.
-jax.tree_util.register_pytree_node(
-    RateSchedule, lambda schedule: ((), tuple(schedule)), lambda fixed, _: RateSchedule(*fixed)
-)
+jax.tree_util.register_pytree_node(RateSchedule, lambda schedule: ((), schedule), lambda schedule, _: schedule)
 
 
 # The name of an optax optimizer, a name with options, or a function ``learning_rate -> GradientTransformation``.
@@ -189,7 +187,7 @@ def named_schedule(schedule: RateSchedule) -> Callable[[Array], Array]:
         if option not in takes:
             raise ValueError(f"{unknown('option', option, takes)} for the schedule {schedule.name}")
     peaks = "peak_value" in takes
-    usual = {"init_value": 0.0 if peaks else 1.0, "peak_value": 1.0}
+    usual: dict[str, Any] = {"init_value": 0.0 if peaks else 1.0, "peak_value": 1.0}
     given = {name: value for name, value in usual.items() if name in takes} | options
     try:
         for name in given.keys() & {"boundaries_and_scales"}:  # pairs of a round and a factor

@@ -85,6 +85,12 @@ def test_law_25_what_cannot_keep_says_so(name: str) -> None:
         case.build(TASK, KEPT, **case.example)
 
 
+@pytest.mark.parametrize("more", [{"clip_norm": 1.0}, {"decay_of": "weights"}])
+def test_pfedme_clips_nothing(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="without clip_norm and decay_of for pfedme, whose steps are its own"):
+        ALGORITHMS["pfedme"].build(TASK, Local(0.05, 2, steps=3)._replace(**more))
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_kept_rounds_of_one_client_are_one_optax_run(optimizer: str) -> None:
     """Three rounds of three steps are nine steps of optax, on the same batches and from one state."""
