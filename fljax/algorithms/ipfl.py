@@ -139,8 +139,8 @@ def ipfl(
       [cluster] of that settlement (the last round of a run is never settled); ``exploration`` [cluster].
 
     Raises:
-      ValueError: if a name is not valid, a number is out of range, the task has no score or ``local`` has ``keep``; in a
-        run, if the server has no rows for the profiler.
+      ValueError: if a name is not valid, a number is out of range, the task has no score or ``local`` has ``keep``; in
+        a run, if the server has no rows for the profiler.
     """
     require_fresh(local, "ipfl", "whose clients may train several models in a round")
     training.check_score(task, "ipfl")
