@@ -39,18 +39,19 @@ def at_first_call(wrap: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(function: Any, typechecker: Any) -> Any:
         if not isinstance(function, FunctionType):  # a class
             return wrap(function, typechecker=typechecker)
-        checks = _Checks(functools.partial(check_of, function, typechecker))
+        checks, config = _Checks(functools.partial(check_of, function, typechecker)), jaxtyping.config
 
-        @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            if jaxtyping.config.jaxtyping_disable:
+            if config.jaxtyping_disable:
                 return function(*args, **kwargs)
             return checks.call(function, args, kwargs)
 
-        made: Any = checked
-        made.__code__ = _as_of_jaxtyping(made.__code__)
-        return made
+        # With the globals of ``function`` it counts as fljax's own, where a run's identity asks for code of users.
+        code, name = _as_of_jaxtyping(checked.__code__), function.__name__
+        return functools.update_wrapper(
+            FunctionType(code, function.__globals__, name, None, checked.__closure__), function
+        )
 
     @functools.wraps(wrap)
     def jaxtyped(*args: Any, **options: Any) -> Any:

@@ -32,6 +32,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "[data]": keys.Data,
     "[model]": keys.Model,
     "[local]": keys.Local,
+    "[local.schedule]": keys.RateSchedule,
     "[standalone]": keys.Standalone,
     "[standalone.stop]": keys.StandaloneStop,
     "[requirement]": keys.Requirement,

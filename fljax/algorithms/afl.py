@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fljax import aggregators, training
 from fljax.algorithms.cohorts import select_uniform, shares_of_members
 from fljax.algorithms.entries import Entry, require_plain_sgd
-from fljax.algorithms.single_model import normalise_weights, single_model
+from fljax.algorithms.single_model import keeping, normalise_weights, single_model
 from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
@@ -116,8 +116,10 @@ def afl(
         )
         if updates == "model":
             # It draws the same batches, so the loss is of the first one.
-            trained = training.train(key, down.model, data.train, task=task, local=local, round=seat.round)
-            return Sent(trees.subtract(trained.params, down.model), Report(loss=loss)), client
+            trained = training.train(
+                key, down.model, data.train, task=task, local=local, round=seat.round, state=client
+            )
+            return Sent(trees.subtract(trained.params, down.model), Report(loss=loss)), trained.state
         return Sent(training.one_step(task, local, down.model, slope, seat.round), Report(loss=loss)), client
 
     def select(
@@ -157,6 +159,7 @@ def afl(
         task,
         clients_per_round=clients_per_round,
         train=train,
+        init_client=keeping(task, local, lambda down: down.model),
         aggregate=Streamed(contribute, finish),
         init_server=init_server,
         select=select,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.entries import Entry
+from fljax.algorithms.entries import Entry, require_fresh
 from fljax.algorithms.fedavg import fedavg
 from fljax.algorithms.single_model import reported_size
 from fljax.core import trees
@@ -66,8 +66,9 @@ def apfl(
       those that the mixture measured. ``common`` is the global model. Info: ``weight`` [row], normalised.
 
     Raises:
-      ValueError: as ``fedavg``, and if ``alpha`` is a number outside [0, 1].
+      ValueError: as ``fedavg``; if ``alpha`` is a number outside [0, 1]; or if clients keep their optimizer's state.
     """
+    require_fresh(local, "apfl", "whose steps are its own")
     inner = fedavg(
         task,
         local,

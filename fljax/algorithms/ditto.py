@@ -22,10 +22,12 @@ from fljax.training import Local, Optimizer, Stream
 
 
 class DittoClient(NamedTuple):
-    """A client's personal model v_k, kept between rounds, and whether the client ever trained."""
+    """A client's personal model v_k, kept between rounds, whether it ever trained, and kept states of optimizers."""
 
     personal: PyTree
     trained: Bool[Array, ""]
+    shared: PyTree = ()  # of training for the global model
+    optimizer: PyTree = ()  # of training of v_k
 
 
 @checked
@@ -79,7 +81,7 @@ def ditto(
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: DittoClient, data: LocalData
     ) -> tuple[Sent, DittoClient]:
-        up, _ = inner.train(key, seat, down, (), data)
+        up, shared = inner.train(key, seat, down, client.shared, data)
         trained = training.train(
             training.stream(key, Stream.PERSONAL_MODEL),
             client.personal,
@@ -88,12 +90,17 @@ def ditto(
             local=personal,
             round=seat.round,
             adjust=training.proximal(down, regularisation),
+            state=client.optimizer,
         )
-        return up, DittoClient(trained.params, jnp.asarray(True))
+        return up, DittoClient(trained.params, jnp.asarray(True), shared, trained.state)
+
+    def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> DittoClient:
+        states = inner.init_client(key, seat, down, data), training.first_state(task, personal, down)
+        return DittoClient(down, jnp.asarray(False), *states)
 
     return inner._replace(
         train=train,
-        init_client=lambda key, seat, down, data: DittoClient(down, jnp.asarray(False)),
+        init_client=init_client,
         personal=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
     )
 

@@ -64,6 +64,12 @@ def with_work(local: Local, of: str, epochs: int | None, steps: int | None) -> L
     return local if epochs is None and steps is None else local._replace(epochs=epochs, steps=steps)
 
 
+def require_fresh(local: Local, algorithm: str, why: str) -> None:
+    """Raises a ValueError if clients keep their optimizer's state, which the algorithm has no use for."""
+    if local.keep:
+        raise ValueError(f"expected local training without keep for {algorithm}, {why}, got keep = True")
+
+
 def with_checked_threshold(threshold: Array, init_server: InitServer) -> InitServer:
     """``init_server`` that first checks that ``threshold`` is one number or ``[N]``, and raises a ValueError if not."""
 

@@ -43,6 +43,7 @@ class FedAlaClient(NamedTuple):
     weights: Leaves  # W for each of the top tensors, in the order of the parameters' leaves
     learned: Bool[Array, ""]  # whether W was ever learned
     trained: Bool[Array, ""]
+    optimizer: PyTree = ()  # the kept state of local training
 
 
 @checked
@@ -143,12 +144,15 @@ def fedala(
     ) -> tuple[Sent, FedAlaClient]:
         client = learn(training.stream(key, Stream.MIXING_WEIGHTS), down, client, data.train)
         begin = start(down, client.model, client.weights)
-        trained = training.train(key, begin, data.train, task=task, local=local, round=seat.round).params
-        state = client._replace(model=trained, trained=jnp.asarray(True))
-        return Sent(trees.subtract(trained, down), Report(size=data.train.rows.size)), state
+        trained = training.train(
+            key, begin, data.train, task=task, local=local, round=seat.round, state=client.optimizer
+        )
+        after = client._replace(model=trained.params, trained=jnp.asarray(True), optimizer=trained.state)
+        return Sent(trees.subtract(trained.params, down), Report(size=data.train.rows.size)), after
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> FedAlaClient:
-        return FedAlaClient(down, tuple(map(jnp.ones_like, tops(down))), jnp.asarray(False), jnp.asarray(False))
+        weights, state = tuple(map(jnp.ones_like, tops(down))), training.first_state(task, local, down)
+        return FedAlaClient(down, weights, jnp.asarray(False), jnp.asarray(False), state)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: FedAlaClient, data: LocalData) -> PyTree:
         return trees.where(client.trained, start(down, client.model, client.weights), down)

@@ -13,7 +13,14 @@ from jaxtyping import Array, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.single_model import contribute_by, mean_update, reported_size, single_model, with_server_optimizer
+from fljax.algorithms.single_model import (
+    contribute_by,
+    keeping,
+    mean_update,
+    reported_size,
+    single_model,
+    with_server_optimizer,
+)
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task
@@ -51,13 +58,14 @@ def fedavg(
     contribute = contribute_by(weights)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), client
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, state=client)
+        return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), trained.state
 
     return single_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
+        init_client=keeping(task, local),
         **with_server_optimizer(task, contribute, mean_update, server_lr, server_optimizer),
     )
 

@@ -3,7 +3,8 @@
 Source: Acar et al., "Federated learning based on dynamic regularization" (ICLR 2021), Algorithm 1. The paper's stored
 gradient of client k is ``-alpha g_k`` here. Deviations: the server's term h is a mean over all clients that have data,
 as in the paper, also if sizes differ; the authors' code divides alpha by the client's relative size
-(``alpha_scale="size"``), clips gradients to a norm of 10, and reports the mean of the trained models as well.
+(``alpha_scale="size"``), clips gradients to a norm of 10 (``clip_norm`` of ``local``), and reports the mean of the
+trained models as well.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ class FedDynDown(NamedTuple):
 
 
 class FedDynClient(NamedTuple):
-    """A client's correction g_k, the sum of its updates, kept between rounds."""
+    """A client's correction g_k, the sum of its updates, and the kept state of its optimizer."""
 
     correction: PyTree
+    optimizer: PyTree = ()
 
 
 @checked
@@ -97,10 +99,22 @@ def feddyn(
             return trees.like(trees.add(slope, trees.scale(pull, own)), slope)
 
         trained = training.train(
-            key, down.model, data.train, task=task, local=local, round=seat.round, adjust=adjust
-        ).params
-        update = trees.subtract(trained, down.model)
-        return Sent(update), FedDynClient(trees.add_scaled(client.correction, roles.zero_statistics(task, update)))
+            key,
+            down.model,
+            data.train,
+            task=task,
+            local=local,
+            round=seat.round,
+            adjust=adjust,
+            state=client.optimizer,
+        )
+        update = trees.subtract(trained.params, down.model)
+        correction = trees.add_scaled(client.correction, roles.zero_statistics(task, update))
+        return Sent(update), FedDynClient(correction, trained.state)
+
+    def init_client(key: Key[Array, ""], seat: Seat, down: FedDynDown, data: LocalData) -> FedDynClient:
+        correction = trees.widened(trees.zeros_like(down.model))
+        return FedDynClient(correction, training.first_state(task, local, down.model))
 
     def finish(server: FedDynServer, total: Total, rows: Float[Array, " S"], round: Round) -> tuple[FedDynServer, Info]:
         change = divided(roles.zero_statistics(task, total.value), server.mass)
@@ -117,7 +131,7 @@ def feddyn(
         init_server=init_server,
         select=select_and_weigh(clients_per_round),
         send=lambda server, seat: FedDynDown(server.model, server.size),
-        init_client=lambda key, seat, down, data: FedDynClient(trees.widened(trees.zeros_like(down.model))),
+        init_client=init_client,
         common=lambda down: down.model,
     )
 

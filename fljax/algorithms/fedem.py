@@ -32,9 +32,10 @@ SMALLEST = 1e-12
 
 
 class FedEMClient(NamedTuple):
-    """A client's mixture pi_k, kept between rounds."""
+    """A client's mixture pi_k, kept between rounds, and the kept states of its optimizers."""
 
     mixture: Float[Array, " C"]
+    optimizer: PyTree = ()  # [C, ...], one for each component
 
 
 class FedEMUp(NamedTuple):
@@ -101,17 +102,23 @@ def fedem(
         losses = row_losses(task, down, data.train, training.stream(key, Stream.LOSS))
         responsibility, mixture = expectation(client.mixture, losses, data.train.rows.size)
 
-        def maximise(component: tuple[PyTree, Array]) -> PyTree:
-            model, weight = component
+        def maximise(component: tuple[PyTree, Array, PyTree]) -> tuple[PyTree, PyTree]:
+            model, weight, state = component
 
             def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
                 return weight[position] * task.losses(task.logits(params, x, key), y)
 
-            trained = training.train(key, model, data.train, task=task, local=local, round=seat.round, loss=loss)
-            return trees.subtract(trained.params, model)
+            trained = training.train(
+                key, model, data.train, task=task, local=local, round=seat.round, loss=loss, state=state
+            )
+            return trees.subtract(trained.params, model), trained.state
 
-        update = training.map_models(maximise, (down, responsibility))
-        return FedEMUp(update, mixture, Report(size=data.train.rows.size)), FedEMClient(mixture)
+        update, state = training.map_models(maximise, (down, responsibility, client.optimizer))
+        return FedEMUp(update, mixture, Report(size=data.train.rows.size)), FedEMClient(mixture, state)
+
+    def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> FedEMClient:
+        state = jax.vmap(lambda model: training.first_state(task, local, model))(down)
+        return FedEMClient(jnp.ones(clusters) / clusters, state)
 
     def contribute(server: Clusters, seat: Seat, up: FedEMUp) -> tuple[Part, FedEMRow]:
         mass = trees.wide(up.report.size)
@@ -150,7 +157,7 @@ def fedem(
     return Algorithm(
         task=task._replace(logits=predict, roles=None if task.roles is None else roles_of),
         init_server=lambda key, census: Clusters(initial_models(task, key, clusters)),
-        init_client=lambda key, seat, down, data: FedEMClient(jnp.ones(clusters) / clusters),
+        init_client=init_client,
         send=lambda server, seat: server.models,
         train=train,
         aggregate=Streamed(contribute, finish),

@@ -59,6 +59,7 @@ class FedFomoClient(NamedTuple):
     """What a client keeps: the model at the start of its last local training; at first the initial model."""
 
     before: PyTree
+    optimizer: PyTree = ()  # the kept state of local training
 
 
 class FedFomoDown(NamedTuple):
@@ -171,8 +172,11 @@ def fedfomo(
             mixed = trees.add(client.before, weighted_mean(away, jnp.maximum(weight, 0)))
             start = trees.where(jnp.any(weight > 0), mixed, down.own)
             id = jnp.concatenate([seat.id[None], down.id])
-        trained = training.train(key, start, data.train, task=task, local=local, round=seat.round)
-        return FedFomoUp(trees.subtract(trained.params, down.own), weight, id), FedFomoClient(start)
+        trained = training.train(
+            key, start, data.train, task=task, local=local, round=seat.round, state=client.optimizer
+        )
+        after = FedFomoClient(start, trained.state)
+        return FedFomoUp(trees.subtract(trained.params, down.own), weight, id), after
 
     def aggregate(server: FedFomoServer, up: FedFomoUp, round: Round) -> tuple[FedFomoServer, Info]:
         id, present = round.cohort.id, round.cohort.present
@@ -197,7 +201,7 @@ def fedfomo(
         aggregate=aggregate,
         select=select,
         personal=lambda key, seat, down, client, data: down.own,
-        init_client=lambda key, seat, down, data: FedFomoClient(down.own),
+        init_client=lambda key, seat, down, data: FedFomoClient(down.own, training.first_state(task, local, down.own)),
         models=lambda server: {"server_test": Judged(server.mean, "test")},
         peers=peers,
     )

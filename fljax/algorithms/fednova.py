@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.entries import Entry
+from fljax.algorithms.entries import Entry, require_fresh
 from fljax.algorithms.single_model import contribute_by, normalise_weights, reported_size, single_model
 from fljax.algorithms.single_model import with_server_optimizer as optimized
 from fljax.core import trees
@@ -67,7 +67,7 @@ def fednova(
 
     Raises:
       ValueError: as ``fedavg``; if the local optimizer is not SGD, or has options other than ``momentum``; or if there
-        are both momentum and a proximal term.
+        are both momentum and a proximal term; or if momentum is kept between rounds, which changes ``A_k``.
     """
     contribute_one = contribute_by(weights)
     is_proximal = not (isinstance(mu, int | float) and mu == 0)
@@ -115,7 +115,10 @@ def _momentum(local: Local, is_proximal: bool) -> float | Array:
         raise ValueError(f"expected the local optimizer 'sgd', alone or with momentum, for fednova, got {got}")
     if momentum is not None and is_proximal:
         raise ValueError(f"expected mu = 0 for fednova with local momentum, got momentum {momentum} and another mu")
-    return 0.0 if momentum is None else momentum
+    if momentum is None:
+        return 0.0
+    require_fresh(local, "fednova with local momentum", "where A_k would depend on earlier rounds")
+    return momentum
 
 
 ENTRY = Entry(

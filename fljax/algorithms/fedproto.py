@@ -64,6 +64,7 @@ class FedProtoClient(NamedTuple):
     """A client's own model, kept between rounds."""
 
     model: PyTree
+    optimizer: PyTree = ()  # its kept state
 
 
 class FedProtoDeployed(NamedTuple):
@@ -123,10 +124,20 @@ def fedproto(
         key: Key[Array, ""], seat: Seat, down: FedProtoDown, client: FedProtoClient, data: LocalData
     ) -> tuple[FedProtoUp, FedProtoClient]:
         loss = functools.partial(penalised, down)
-        trained = training.train(key, client.model, data.train, task=task, local=local, round=seat.round, loss=loss)
+        trained = training.train(
+            key,
+            client.model,
+            data.train,
+            task=task,
+            local=local,
+            round=seat.round,
+            loss=loss,
+            state=client.optimizer,
+        )
         total, count = class_sums(task, trained.params, data.train, training.stream(key, Stream.PROTOTYPES))
         means = total / jnp.maximum(count, 1).astype(total.dtype)[:, None]
-        return FedProtoUp(means.astype(down.prototypes.dtype), count), FedProtoClient(trained.params)
+        after = FedProtoClient(trained.params, trained.state)
+        return FedProtoUp(means.astype(down.prototypes.dtype), count), after
 
     def contribute(server: FedProtoServer, seat: Seat, up: FedProtoUp) -> tuple[Part, tuple[()]]:
         mass = trees.wide(jnp.where(up.count > 0, up.count if weights == "count" else 1, 0))
@@ -159,7 +170,7 @@ def fedproto(
     return Algorithm(
         task=task._replace(logits=logits, roles=None if task.roles is None else roles_of),
         init_server=init_server,
-        init_client=lambda key, seat, down, data: FedProtoClient(down),
+        init_client=lambda key, seat, down, data: FedProtoClient(down, training.first_state(task, local, down)),
         send=lambda server, seat: server.start if seat.first else server.shown,
         train=train,
         aggregate=Streamed(contribute, finish),

@@ -64,9 +64,9 @@ def fedprox(
         work_key = training.stream(key, Stream.WORK)
         steps = None if all_alike else work(work_key, local, data.train.rows, stragglers)
         trained = training.train(
-            key, down, data.train, task=task, local=local, round=seat.round, adjust=near, steps=steps
+            key, down, data.train, task=task, local=local, round=seat.round, adjust=near, steps=steps, state=client
         )
-        return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), client
+        return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), trained.state
 
     inner = fedavg(
         task,

@@ -3,8 +3,8 @@
 Source: Collins et al., "Exploiting shared representations for personalized federated learning" (ICML 2021), Algorithm
 1. Deviations: bodies are averaged by size, as in the authors' code (uniformly in the paper), and a cohort of fixed size
 is drawn. In that code the last round trains the heads of all clients for at least 10 epochs; here ``final_epochs`` does
-so at every deployment. The momentum of 0.5 and the decay of that code are options of ``Local``, whose decay also holds
-for biases. The code averages heads, too, but only for clients that have none.
+so at every deployment. The momentum of 0.5 and the decay of weights alone of that code are options of ``Local``. The
+code averages heads, too, but only for clients that have none.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from jaxtyping import Array, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry, with_work
-from fljax.algorithms.heads import in_body, train_part
-from fljax.algorithms.single_model import partly_shared
+from fljax.algorithms.heads import first_state_of_part, in_body, train_part
+from fljax.algorithms.single_model import Learning, partly_shared
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task
-from fljax.training import Local, Stream
+from fljax.training import Local, Stream, Trained
 
 
 @checked
@@ -62,19 +62,23 @@ def fedrep(
     of_head = with_work(local, "head", head_epochs, head_steps)
     final = of_head if final_epochs == 0 else local._replace(steps=None, epochs=final_epochs)
 
-    def learn(key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData) -> PyTree:
-        head_key, now = training.stream(key, Stream.HEAD), seat.round
-        model = train_part(head_key, model, data.train, "head", task=task, local=of_head, round=now)
-        return train_part(key, model, data.train, "trained", task=task, local=local, round=now)
+    def learn(key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData, state: PyTree) -> Trained:
+        head_key, now, rows = training.stream(key, Stream.HEAD), seat.round, data.train
+        head = train_part(head_key, model, rows, "head", task=task, local=of_head, round=now, state=state[0])
+        both = train_part(key, head.params, rows, "trained", task=task, local=local, round=now, state=state[1])
+        return both._replace(state=(head.state, both.state))
+
+    def first(model: PyTree) -> PyTree:
+        return tuple(first_state_of_part(task, local, model, part) for part in ("head", "trained"))
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         model = trees.merge(down, client.own)
         if seat.known and final_epochs == 0:
             return model
-        return train_part(key, model, data.train, "head", task=task, local=final, round=seat.round)
+        return train_part(key, model, data.train, "head", task=task, local=final, round=seat.round).params
 
-    shared = in_body(task)
-    usual = partly_shared(task, local, shared, clients_per_round=clients_per_round, weights=weights, learn=learn)
+    shared, learning = in_body(task), Learning(first, learn)
+    usual = partly_shared(task, local, shared, clients_per_round=clients_per_round, weights=weights, learning=learning)
     return usual._replace(personal=deploy)
 
 

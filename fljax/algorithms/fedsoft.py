@@ -53,6 +53,7 @@ class FedSoftClient(NamedTuple):
 
     personal: PyTree
     trained: Bool[Array, ""]
+    optimizer: PyTree = ()  # its kept state
 
 
 @checked
@@ -108,7 +109,8 @@ def fedsoft(
         return FedSoftDown(server.models, server.importance[seat.id] if seat.known else unknown)
 
     def init_client(key: Key[Array, ""], seat: Seat, down: FedSoftDown, data: LocalData) -> FedSoftClient:
-        return FedSoftClient(trees.take(down.models, 0), jnp.asarray(False))
+        personal = trees.take(down.models, 0)
+        return FedSoftClient(personal, jnp.asarray(False), training.first_state(task, local, personal))
 
     def poll(key: Key[Array, ""], seat: Seat, down: FedSoftDown, client: PyTree, data: LocalData) -> FedSoftBallot:
         return FedSoftBallot(estimate(key, down.models, data))
@@ -138,10 +140,17 @@ def fedsoft(
         centre = aggregators.weighted_mean(down.models, down.importance)
         pull = training.proximal(centre, regularisation * jnp.sum(down.importance))
         trained = training.train(
-            key, client.personal, data.train, task=task, local=local, round=seat.round, adjust=pull
+            key,
+            client.personal,
+            data.train,
+            task=task,
+            local=local,
+            round=seat.round,
+            adjust=pull,
+            state=client.optimizer,
         )
         update = trees.subtract(trained.params, middle(down.models))
-        return Sent(update), FedSoftClient(trained.params, jnp.asarray(True))
+        return Sent(update), FedSoftClient(trained.params, jnp.asarray(True), trained.state)
 
     def contribute(server: FedSoftServer, seat: Seat, up: Sent) -> tuple[Part, tuple[()]]:
         importance = server.importance[seat.id]

@@ -17,7 +17,7 @@ from fljax import training
 from fljax.algorithms.clustered import Clusters, cluster_models, initial_models, row_losses
 from fljax.algorithms.cohorts import select_uniform
 from fljax.algorithms.entries import Entry, require_plain_sgd
-from fljax.algorithms.single_model import reported_size
+from fljax.algorithms.single_model import keeping, reported_size
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task, along, roles
@@ -59,7 +59,8 @@ def ifca(
 
     Args:
       task: model and loss.
-      local: how clients train; "gradient" uses only its learning rate, its decay and its weight decay.
+      local: how clients train; "gradient" uses only its learning rate, its decay and its weight decay. With ``keep``
+        a client has one state of its optimizer, whichever cluster's model it trains.
       clusters: C. Cluster models start from different initial parameters, the first one from those of ``fedavg``.
       averaging: "model" or "gradient".
       weights: weights of a cluster's clients: "uniform", or "size", their numbers of training samples.
@@ -82,16 +83,18 @@ def ifca(
         loss = jnp.sum(row_losses(task, models, data.train, training.stream(key, Stream.LOSS)), axis=1)
         return jnp.argmin(jnp.where(jnp.isnan(loss), jnp.inf, loss)).astype(jnp.int32)
 
-    def change(key: Key[Array, ""], model: PyTree, round: Int[Array, ""], data: LocalData) -> PyTree:
+    def change(
+        key: Key[Array, ""], model: PyTree, round: Int[Array, ""], client: PyTree, data: LocalData
+    ) -> tuple[PyTree, PyTree]:
         if averaging == "model":
-            trained = training.train(key, model, data.train, task=task, local=local, round=round)
-            return trees.subtract(trained.params, model)
+            trained = training.train(key, model, data.train, task=task, local=local, round=round, state=client)
+            return trees.subtract(trained.params, model), trained.state
         slope = training.full_gradient(task, model, data.train, training.stream(key, Stream.STEPS))
-        return training.one_step(task, local, model, slope, round)
+        return training.one_step(task, local, model, slope, round), client
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[IfcaUp, PyTree]:
         cluster = best(key, down, data)
-        update = change(key, trees.take(down, cluster), seat.round, data)
+        update, client = change(key, trees.take(down, cluster), seat.round, client, data)
         return IfcaUp(update, cluster, reported_size(weights, data)), client
 
     def contribute(server: Clusters, seat: Seat, up: IfcaUp) -> tuple[Part, IfcaRow]:
@@ -109,6 +112,7 @@ def ifca(
         init_server=lambda key, census: Clusters(initial_models(task, key, clusters)),
         send=lambda server, seat: server.models,
         train=train,
+        init_client=keeping(task, local, lambda down: trees.take(down, 0)),
         aggregate=Streamed(contribute, finish),
         select=select_uniform(clients_per_round),
         personal=lambda key, seat, down, client, data: trees.take(down, best(key, down, data)),

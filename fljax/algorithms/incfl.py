@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Key, PyTree, Real
 
 from fljax import aggregators, training
 from fljax.algorithms.entries import Entry, threshold_of, with_checked_threshold
-from fljax.algorithms.single_model import single_model, with_server_optimizer
+from fljax.algorithms.single_model import keeping, single_model, with_server_optimizer
 from fljax.core import trees
 from fljax.core.values import LOSSES, Count, CountOrZero, NonNegative, Positive, checked
 from fljax.protocol import Algorithm, AnyArray, Cohort, Info, LocalData, Seat, Task, along, roles
@@ -104,9 +104,9 @@ def incfl(
             judged = training.train(tune_key, down, data.train, task=task, local=tuning, round=seat.round).params
         loss_key = training.stream(key, Stream.LOSS)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
-        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, state=client)
         threshold = threshold_of(rho, seat.id).astype(loss.dtype)
-        return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=threshold)), client
+        return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=threshold)), trained.state
 
     def contribute(server: PyTree, seat: Seat, up: Sent) -> tuple[Part, IncflRow]:
         loss, gap = up.report.loss, up.report.loss - up.report.threshold
@@ -128,6 +128,7 @@ def incfl(
         task,
         clients_per_round=clients_per_round,
         train=train,
+        init_client=keeping(task, local),
         aggregate=parts["aggregate"],
         init_server=with_checked_threshold(rho, parts["init_server"]),
     )

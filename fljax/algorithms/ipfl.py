@@ -29,7 +29,7 @@ from fljax.algorithms.clustered import (
     row_losses,
     validation,
 )
-from fljax.algorithms.entries import Entry
+from fljax.algorithms.entries import Entry, require_fresh
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploration, Tokens
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
@@ -139,9 +139,10 @@ def ipfl(
       [cluster] of that settlement (the last round of a run is never settled); ``exploration`` [cluster].
 
     Raises:
-      ValueError: if a name is not valid, a number is out of range or the task has no score; in a run, if the server
-        has no rows for the profiler.
+      ValueError: if a name is not valid, a number is out of range, the task has no score or ``local`` has ``keep``; in
+        a run, if the server has no rows for the profiler.
     """
+    require_fresh(local, "ipfl", "whose clients may train several models in a round")
     training.check_score(task, "ipfl")
     _check_tokens(tokens, clusters)
     fixed = exploration.random_slots

@@ -29,10 +29,11 @@ SHORTEST = 1e-8
 
 
 class MoonClient(NamedTuple):
-    """The client's last trained models, the newest first, and in how many rounds it trained."""
+    """The client's last trained models, the newest first, in how many rounds it trained, and its optimizer's state."""
 
     earlier: tuple[PyTree, ...]
     rounds: Int[Array, ""]
+    optimizer: PyTree = ()
 
 
 @checked
@@ -93,10 +94,20 @@ def moon(
             return usual + jnp.asarray(mu).astype(usual.dtype) * term.astype(usual.dtype)
 
         trained = training.train(
-            key, down, data.train, task=task, local=local, round=seat.round, loss=None if is_plain else loss
-        ).params
-        kept = MoonClient((trained, *client.earlier[: buffer - 1]), client.rounds + 1)
-        return Sent(trees.subtract(trained, down), reported_size(weights, data)), kept
+            key,
+            down,
+            data.train,
+            task=task,
+            local=local,
+            round=seat.round,
+            loss=None if is_plain else loss,
+            state=client.optimizer,
+        )
+        kept = MoonClient((trained.params, *client.earlier[: buffer - 1]), client.rounds + 1, trained.state)
+        return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), kept
+
+    def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> MoonClient:
+        return MoonClient((down,) * buffer, jnp.zeros((), jnp.int32), training.first_state(task, local, down))
 
     inner = fedavg(
         task,
@@ -106,10 +117,7 @@ def moon(
         server_lr=server_lr,
         server_optimizer=server_optimizer,
     )
-    return inner._replace(
-        train=train,
-        init_client=lambda key, seat, down, data: MoonClient((down,) * buffer, jnp.zeros((), jnp.int32)),
-    )
+    return inner._replace(train=train, init_client=init_client)
 
 
 def contrastive_loss(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.entries import Entry
+from fljax.algorithms.entries import Entry, require_fresh
 from fljax.algorithms.single_model import contribute_by, mean_update, reported_size, single_model, with_server_optimizer
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, NonNegative, Positive, checked
@@ -62,8 +62,10 @@ def perfedavg(
       The algorithm; the model before adaptation is ``common``. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if ``alpha``, ``hessian`` or ``weights`` is not a valid name, or ``adaptation_steps`` is negative.
+      ValueError: if ``alpha``, ``hessian`` or ``weights`` is not a valid name, or ``adaptation_steps`` is negative, or
+        clients keep their optimizer's state.
     """
+    require_fresh(local, "perfedavg", "whose steps are its own")
     contribute = contribute_by(weights)
 
     def inner_rate(seat: Seat, params: PyTree) -> float | Array:

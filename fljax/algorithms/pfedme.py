@@ -69,10 +69,15 @@ def pfedme(
       ``common`` is the global model. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if ``personal_steps`` is not positive, ``weights`` is not a valid name, or the local optimizer is not
-        plain SGD.
+      ValueError: if ``personal_steps`` is not positive, ``weights`` is not a valid name, the local optimizer is not
+        plain SGD, or gradients are clipped.
     """
     require_plain_sgd(local, "pfedme")
+    if local.clip_norm is not None or local.decay_of != "all":
+        raise ValueError(
+            f"expected local training without clip_norm and decay_of for pfedme, whose steps are its own, got "
+            f"clip_norm = {local.clip_norm} and decay_of = {local.decay_of!r}"
+        )
     contribute = contribute_by(weights)
 
     def train(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Key, PyTree
 
 from fljax import aggregators, training
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.single_model import SingleModel, init_optimized, single_model
+from fljax.algorithms.single_model import SingleModel, init_optimized, keeping, single_model
 from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
@@ -48,8 +48,8 @@ def qffl(
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         loss_key = training.stream(key, Stream.LOSS)
         loss, _ = training.evaluate(task, lambda x: task.logits(down, x), data.train, key=loss_key)
-        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        return Sent(trees.subtract(trained.params, down), Report(loss=loss)), client
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, state=client)
+        return Sent(trees.subtract(trained.params, down), Report(loss=loss)), trained.state
 
     # Not streamed: F^q is divided by the cohort's largest F^q, so that small losses do not underflow.
     def aggregate(server: SingleModel, up: Sent, round: Round) -> tuple[SingleModel, Info]:
@@ -65,6 +65,7 @@ def qffl(
         task,
         clients_per_round=clients_per_round,
         train=train,
+        init_client=keeping(task, local),
         aggregate=aggregate,
         init_server=init_optimized(task, server_side),
     )

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import training
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
 from fljax.algorithms.cohorts import select_uniform
-from fljax.algorithms.single_model import use_received_model
+from fljax.algorithms.single_model import keeping, use_received_model
 from fljax.core import trees
 from fljax.protocol import (
     Aggregate,
@@ -76,14 +76,15 @@ def per_client_models(task: Task, local: Local, select: Select, aggregate: Aggre
         return select(key, round, server._replace(members=members), ballots, available)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        return Sent(trees.subtract(trained.params, down)), client
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, state=client)
+        return Sent(trees.subtract(trained.params, down)), trained.state
 
     return Algorithm(
         task=task,
         init_server=init_server,
         send=lambda server, seat: server.models if seat.known else server.reference,
         train=train,
+        init_client=keeping(task, local),
         aggregate=aggregate,
         select=select_of_members,
         personal=use_received_model,

@@ -74,7 +74,8 @@ def scaffold(
 
     Args:
       task: model and loss.
-      local: how clients train: plain SGD with a learning rate that is constant within a round.
+      local: how clients train: plain SGD with a learning rate that is constant within a round. With ``clip_norm`` the
+        corrected gradients are clipped, so option II averages clipped ones, less the drift ``c - c_k``.
       option: how ``c_k'`` is computed: "I" is the gradient at the received model on all of the client's rows; "II" is
         ``c_k - c + (w - y) / (K eta)`` after K steps, which needs no extra gradient; it stays where ``K eta`` is 0.
       clients_per_round: drawn uniformly without replacement; None: all.

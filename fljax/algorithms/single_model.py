@@ -16,7 +16,20 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from fljax import training
 from fljax.algorithms.cohorts import select_uniform
 from fljax.core import trees
-from fljax.protocol import Algorithm, Census, Cohort, Info, InitServer, LocalData, Round, Seat, Task, Train, along
+from fljax.protocol import (
+    Algorithm,
+    Census,
+    Cohort,
+    Info,
+    InitClient,
+    InitServer,
+    LocalData,
+    Round,
+    Seat,
+    Task,
+    Train,
+    along,
+)
 from fljax.protocol.messages import Report, Sent
 from fljax.protocol.sums import Contribute, Part, Streamed, Total, divided, mean
 from fljax.training import Local, Optimizer, OptimizerSettings, bypass_statistics, named_optimizer
@@ -125,6 +138,14 @@ def single_model(
     return usual._replace(**others)
 
 
+def keeping(task: Task, local: Local, received: Callable[[PyTree], PyTree] = received_model) -> InitClient:
+    """``init_client`` of clients that keep their optimizer's state, if ``local.keep``, and nothing else.
+
+    ``received(down)`` is the model that a client trains.
+    """
+    return lambda key, seat, down, data: training.first_state(task, local, received(down))
+
+
 def with_server_optimizer(
     task: Task,
     contribute: Contribute,
@@ -197,8 +218,17 @@ def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
 
 # --- Some leaves are shared ----------------------------------------------------------------------------------
 
-# (key, seat, model, data) -> the model after a client's local training.
-Learn = Callable[[Key[Array, ""], Seat, PyTree, LocalData], PyTree]
+
+class Learning(NamedTuple):
+    """A client's local training, in place of that by ``Local``.
+
+    Attributes:
+      first: ``model -> state``: what its optimizers keep before a client's first round.
+      train: ``(key, seat, model, data, state) -> Trained``.
+    """
+
+    first: Callable[[PyTree], PyTree]
+    train: Callable[..., training.Trained]
 
 
 class PartlySharedServer(NamedTuple):
@@ -209,9 +239,10 @@ class PartlySharedServer(NamedTuple):
 
 
 class PartlySharedClient(NamedTuple):
-    """A client's own leaves, kept between rounds."""
+    """A client's own leaves, kept between rounds, and the kept state of its optimizer."""
 
     own: PyTree
+    optimizer: PyTree = ()
 
 
 def partly_shared(
@@ -221,23 +252,28 @@ def partly_shared(
     *,
     clients_per_round: int | None,
     weights: str = "uniform",
-    learn: Learn | None = None,
+    learning: Learning | None = None,
 ) -> Algorithm:
     """An algorithm that averages updates of shared leaves; clients train the whole model and keep the other leaves.
 
-    ``learn`` replaces the local training by ``local``.
+    ``learning`` replaces the local training by ``local``.
     """
 
-    def train_whole(key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData) -> PyTree:
-        return training.train(key, model, data.train, task=task, local=local, round=seat.round).params
+    def train_whole(key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData, state: PyTree) -> training.Trained:
+        return training.train(key, model, data.train, task=task, local=local, round=seat.round, state=state)
 
-    learn = train_whole if learn is None else learn
+    first, learn = learning or Learning(lambda model: training.first_state(task, local, model), train_whole)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PartlySharedClient, data: LocalData
     ) -> tuple[Sent, PartlySharedClient]:
-        common, private = trees.split(learn(key, seat, trees.merge(down, client.own), data), shared)
-        return Sent(trees.subtract(common, down), reported_size(weights, data)), PartlySharedClient(private)
+        trained = learn(key, seat, trees.merge(down, client.own), data, client.optimizer)
+        common, private = trees.split(trained.params, shared)
+        after = PartlySharedClient(private, trained.state)
+        return Sent(trees.subtract(common, down), reported_size(weights, data)), after
+
+    def init_client(key: Key[Array, ""], seat: Seat, down: PartlySharedServer, data: LocalData) -> PartlySharedClient:
+        return PartlySharedClient(down.start, first(trees.merge(down.shared, down.start)))
 
     def finish(server: PartlySharedServer, total: Total, rows: PyTree, round: Round) -> tuple[PartlySharedServer, Info]:
         step, info = mean_update(total, rows, round.cohort)
@@ -246,7 +282,7 @@ def partly_shared(
     return Algorithm(
         task=task,
         init_server=lambda key, census: PartlySharedServer(*trees.split(task.init(key), shared)),
-        init_client=lambda key, seat, down, data: PartlySharedClient(down.start),
+        init_client=init_client,
         send=lambda server, seat: server if seat.first else server.shared,
         train=train,
         aggregate=Streamed(contribute_by(weights), finish),

@@ -24,6 +24,7 @@ class StandaloneClient(NamedTuple):
     """A client's own model, kept between rounds."""
 
     model: PyTree
+    optimizer: PyTree = ()  # its kept state
 
 
 @checked
@@ -32,7 +33,7 @@ def standalone(task: Task, local: Local) -> Algorithm:
 
     Args:
       task: model and loss.
-      local: how clients train; the optimizer state is fresh in every round.
+      local: how clients train.
 
     Returns:
       The algorithm. All clients start from the same model. An unseen client uses a model trained alone on its own
@@ -43,25 +44,26 @@ def standalone(task: Task, local: Local) -> Algorithm:
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData
     ) -> tuple[tuple[()], StandaloneClient]:
-        trained = training.train(key, client.model, data.train, task=task, local=local, round=seat.round)
-        return (), StandaloneClient(trained.params)
+        trained = training.train(
+            key, client.model, data.train, task=task, local=local, round=seat.round, state=client.optimizer
+        )
+        return (), StandaloneClient(trained.params, trained.state)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData) -> PyTree:
         if seat.known:
             return client.model
 
-        def one(round: int | Int[Array, ""], model: PyTree) -> PyTree:
-            round_key = jax.random.fold_in(key, round)
-            return training.train(round_key, model, data.train, task=task, local=local, round=round).params
+        def one(round: int | Int[Array, ""], own: StandaloneClient) -> StandaloneClient:
+            return train(jax.random.fold_in(key, round), seat._replace(round=round), (), own, data)[1]
 
-        return jax.lax.fori_loop(jnp.zeros((), jnp.int32), seat.round, one, client.model)
+        return jax.lax.fori_loop(jnp.zeros((), jnp.int32), seat.round, one, client).model
 
     return single_model(
         task,
         clients_per_round=None,  # all clients, whatever the other algorithms' cohorts
         train=train,
         send=lambda server, seat: server.model if seat.first else (),
-        init_client=lambda key, seat, down, data: StandaloneClient(down),
+        init_client=lambda key, seat, down, data: StandaloneClient(down, training.first_state(task, local, down)),
         personal=deploy,
         common=None,  # there is no shared model
     )

@@ -88,6 +88,13 @@ class Model(Named):
     initial_seed: Annotated[int, Field(ge=0)] | None = None
 
 
+class RateSchedule(Named):
+    """A schedule of optax over rounds, a factor of the learning rate; other keys are passed to optax's function.
+
+    ``boundaries_and_scales`` is a table of rounds and factors, as ``{"50" = 0.1}``, or a list of pairs.
+    """
+
+
 class Local(Table):
     """Local training of a client: at ``learning_rate * decay**round``, for steps or epochs (exactly one of the two).
 
@@ -105,6 +112,10 @@ class Local(Table):
     weight_decay: NonNegative | None = None
     shuffle: bool = True
     options: dict[str, Any] = {}
+    keep: bool = False
+    clip_norm: Positive | None = None
+    decay_of: Literal["all", "weights"] = "all"
+    schedule: RateSchedule | None = None
 
     @model_validator(mode="after")
     def _steps_or_epochs(self) -> Local:
@@ -144,8 +155,9 @@ class Standalone(_LocalChanges):
 
     All other settings are those of ``local``, except for the keys given here.
 
-    ``local.decay`` does not apply, since it is per round and standalone training is one long round. Models start from
-    the initial model of the algorithms, which is ``shared``, or from weights that each client draws on its ``own``.
+    ``local.decay`` and ``local.schedule`` do not apply: they are per round, and standalone training is one long round.
+    Models start from the initial model of the algorithms, which is ``shared``, or from weights that each client draws
+    on its ``own``.
     """
 
     initial: Literal["shared", "own"] = "shared"
@@ -166,6 +178,10 @@ class OwnLocal(_LocalChanges):
     decay: Positive | None = None
     optimizer: str | None = None
     weight_decay: NonNegative | None = None
+    keep: bool | None = None
+    clip_norm: Positive | None = None
+    decay_of: Literal["all", "weights"] | None = None
+    schedule: RateSchedule | None = None
     options: dict[str, Any] | None = None  # replace all of ``local``'s; a new ``optimizer`` without options has none
 
 

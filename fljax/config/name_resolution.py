@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, ItemsView, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import pydantic
@@ -26,6 +26,7 @@ from fljax.config.keys import (
     Data,
     Metrics,
     OwnLocal,
+    RateSchedule,
     Scenario,
     Stop,
     at,
@@ -388,6 +389,7 @@ def with_resolved_names(
     )
     chosen = "local.optimizer", "local.options", config.local.optimizer, config.local.options
     optimizer = checked(checked_optimizer, *chosen, of=("local",), otherwise={})
+    checked(_check_schedule, "local.schedule", config.local.schedule, of=("local",))
     scenarios, wrappers = checked(_scenarios, "scenarios", config.scenarios, names, otherwise=nothing)
     entries = [
         checked(_entry, entry, config, names, broken, otherwise=(None,) * 3)
@@ -624,8 +626,30 @@ def _table_of(path: str, kind: type[_ATable], chosen: Any) -> _ATable:
         raise ConfigError(*(f"{path}{': ' if each.startswith('expected ') else '.'}{each}" for each in told)) from None
 
 
+def schedule_of(table: Named) -> tuple[str, tuple[tuple[str, Any], ...]]:
+    """The fields of ``fljax.training.RateSchedule``: tables and lists become pairs, sorted by name."""
+
+    def fixed(value: Any) -> Any:
+        entries = value.items() if isinstance(value, Mapping) else value
+        return tuple(map(fixed, entries)) if isinstance(entries, list | tuple | ItemsView) else value
+
+    return table.name, tuple((name, fixed(value)) for name, value in sorted(table.options.items()))
+
+
+def _check_schedule(path: str, table: RateSchedule | None) -> None:
+    from fljax.training import RateSchedule as Built  # imports JAX
+    from fljax.training import named_schedule
+
+    if table is not None:
+        try:
+            named_schedule(Built(*schedule_of(table)))
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+
 def _own_local(path: str, table: OwnLocal, config: Config) -> OwnLocal:
     """An algorithm's own local settings, with options checked against its own optimizer or that of all algorithms."""
+    _check_schedule(f"{path}.schedule", table.schedule)
     if table.optimizer is None and table.options is None:
         return table
     name = config.local.optimizer if table.optimizer is None else table.optimizer

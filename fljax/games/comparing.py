@@ -31,7 +31,7 @@ from fljax.engine import Over, Plan, is_stacked, plan_of, rollout, runs
 from fljax.engine.rounds.states import Seeds, by_id, local_data, seeds_of, with_shared, without_shared
 from fljax.games.solutions import shapley
 from fljax.games.tables import CoalitionTable, Cost, by_code, in_braces
-from fljax.games.values import KeptResults, Measures, Value, algorithm_of, check_value, estimate, in_words, measures_of
+from fljax.games.values import Measured, Measures, Value, algorithm_of, check_value, estimate, in_words, measures_of
 from fljax.protocol import Algorithm, Federation, Info, Round, Seat, Subset
 from fljax.protocol.sums import Part, Total, as_streamed
 from fljax.results import Reference
@@ -106,7 +106,7 @@ def coalitions(
         Over(member=trained),
         rounds=rounds,
         seeds=numbers,
-        measure=KeptResults() if isinstance(value, str) else KeptResults(value, code_of(value)),
+        measure=Measured() if isinstance(value, str) else Measured(value, code_of(value)),
         max_runs=max_runs,
         **of_runs,
     )

@@ -31,7 +31,7 @@ ValueFunction = Callable[[Algorithm, State, Mapping[str, Labelled]], Any]
 Value = str | ValueFunction
 
 
-class KeptResults(NamedTuple):
+class Measured(NamedTuple):  # checkpoints of earlier versions have this name
     """The kept results of a run; equal for equal functions of one's own, so that runs share a program."""
 
     function: ValueFunction | None = None

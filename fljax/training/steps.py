@@ -16,7 +16,7 @@ from fljax.core.values import Allowed, Count, NonNegative, admitted
 from fljax.protocol import Subset, Task, TrainingBatch, roles
 from fljax.training.batches import Batches, Stream, draw, fetch, stream
 from fljax.training.evaluation import AT_ONCE, evaluate, tally
-from fljax.training.settings import Local, optimizer, rate
+from fljax.training.settings import Local, optimizer
 
 # (params, x, y, position, key) -> per-sample loss; the key may be a TrainingBatch, for ``Task.logits``.
 Loss = Callable[..., Float[Array, " b"]]
@@ -32,10 +32,12 @@ class Trained(NamedTuple):
     Attributes:
       params: the trained parameters.
       steps: ``[]``, the number of steps taken, an integer; ``trees.floating`` makes it a weight.
+      state: the optimizer's state, for the client's next round; ``()`` unless ``Local.keep``.
     """
 
     params: PyTree
     steps: Int[Array, ""]
+    state: PyTree = ()
 
 
 def task_loss(task: Task) -> Loss:
@@ -159,8 +161,9 @@ def train(
     loss: Loss | None = None,
     adjust: Adjust | None = None,
     steps: Int[Array, ""] | None = None,
+    state: PyTree = None,
 ) -> Trained:
-    """LocalSGD: trains ``params`` on a subset for one round, from a fresh optimizer state.
+    """LocalSGD: trains ``params`` on a subset for one round.
 
     Args:
       key: key of this client, round and slot.
@@ -174,15 +177,23 @@ def train(
       adjust: ``(gradient, params) -> gradient``, e.g. ``proximal`` or ``with_correction``; None: no change. It has no
         effect on statistics.
       steps: a traced number of steps for this client, up to the static maximum of ``local``.
+      state: the optimizer's state that the client kept (``first_state``); None, or without ``local.keep``: a fresh one.
 
     Returns:
-      New parameters and the number of steps taken. A client without samples has zero gradients, so plain SGD leaves its
-      parameters unchanged; the engine never trains such a client.
+      New parameters, the number of steps taken, and the state to keep. A client without samples has zero gradients, so
+      plain SGD leaves its parameters unchanged; the engine never trains such a client.
     """
     batches = draw(stream(key, Stream.BATCHES), subset, local, steps=steps)
     carry, step = stepping(params, subset, task, local, round, loss, adjust)
-    (params, _), taken = descend(step, carry, batches, stream(key, Stream.STEPS))
-    return Trained(params, taken)
+    is_kept = local.keep and state is not None
+    carry = (params, state) if is_kept else carry
+    (params, state), taken = descend(step, carry, batches, stream(key, Stream.STEPS))
+    return Trained(params, taken, state if is_kept else ())
+
+
+def first_state(task: Task, local: Local, params: PyTree) -> PyTree:
+    """The optimizer's state that a client keeps before its first round; ``()`` without ``local.keep``."""
+    return optimizer(local, 0, jax.tree.leaves(params)[0].dtype, task).init(params) if local.keep else ()
 
 
 def stepping(
@@ -209,14 +220,12 @@ def stepping(
 
 
 def one_step(task: Task, local: Local, params: PyTree, slope: PyTree, round: Int[Array, ""] | int = 0) -> PyTree:
-    """The update of one step of plain SGD: ``-rate(local, round) (slope + weight_decay params)``.
+    """The update of one step of plain SGD: ``-rate(local, round) (clipped slope + weight_decay params)``.
 
     Statistics take the values that ``slope`` reports.
     """
-    if local.weight_decay is not None:
-        slope = roles.replace_statistics(task, trees.add(slope, trees.scale(params, local.weight_decay)), slope)
-    step = trees.scale(slope, -rate(local, round, jax.tree.leaves(slope)[0].dtype))
-    return roles.replace_statistics(task, step, trees.scale(slope, -1))
+    transformation = optimizer(local, round, jax.tree.leaves(slope)[0].dtype, task)
+    return trees.like(transformation.update(slope, transformation.init(params), params)[0], params)
 
 
 def proximal(anchor: PyTree, mu: float | Array) -> Adjust:

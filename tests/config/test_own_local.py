@@ -5,13 +5,14 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fljax import config
 from fljax.config import ConfigError, parse_grid
 from fljax.experiments import run
 from fljax.experiments.inputs.setup import resolve_setup
-from fljax.training import Local
+from fljax.training import Local, rate
 from tests.toys.configs import BASE
 
 LOCAL = BASE["local"] | {"optimizer": "sgd", "options": {"momentum": 0.9}, "weight_decay": 0.01}
@@ -28,7 +29,7 @@ def local_of(own: dict[str, Any], name: str = "fedavg") -> Local:
     """The local training of an algorithm with these keys of its own."""
     raw = BASE | {"local": LOCAL, "algorithms": [{"name": "fedavg", "label": "other"}, {"name": name, "local": own}]}
     other, entry = resolve_setup(written(raw)).algorithms
-    assert other.local[4:] == ("sgd", (("momentum", 0.9),), 1.0, 0.01, True)
+    assert other.local[4:9] == ("sgd", (("momentum", 0.9),), 1.0, 0.01, True)
     return entry.local
 
 
@@ -59,11 +60,33 @@ def test_an_optimizer_brings_its_own_options(own, optimizer, options, weight_dec
         ({"options": {"b1": 0.9}}, r"algorithms\.fedavg\.local\.options: expected one of"),
         ({"options": 0.9}, r"algorithms\.fedavg\.local\.options: expected a table"),
         ({"weight_decay": -1.0}, r"algorithms\.fedavg\.local\.weight_decay: expected"),
+        ({"keep": "yes"}, r"algorithms\.fedavg\.local\.keep: expected"),
+        ({"clip_norm": 0.0}, r"algorithms\.fedavg\.local\.clip_norm: expected"),
+        ({"decay_of": "biases"}, r"algorithms\.fedavg\.local\.decay_of: expected"),
+        ({"schedule": {"name": "cosine"}}, r"algorithms\.fedavg\.local\.schedule: expected one of the schedules"),
+        (
+            {"schedule": {"name": "linear_schedule", "end": 1}},
+            r"algorithms\.fedavg\.local\.schedule: expected one of the options .*'end'",
+        ),
     ],
 )
 def test_what_a_config_refuses(own: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         local_of(own)
+
+
+def test_clipping_schedules_and_kept_states_are_keys() -> None:
+    """Boundaries are a table, or a list of pairs; what an algorithm does not name is that of the experiment."""
+    steps = {"name": "piecewise_constant_schedule", "boundaries_and_scales": {"50": 0.1, "75": 0.1}}
+    keys = {"keep": True, "clip_norm": 2.0, "decay_of": "weights"}
+    raw = BASE | {"local": LOCAL | keys | {"schedule": steps}}
+    pairs = steps | {"boundaries_and_scales": [[50, 0.1], [75, 0.1]]}
+    raw["algorithms"] = [{"name": "fedavg"}, {"name": "ditto", "local": {"keep": False, "schedule": pairs}}]
+    one, other = (entry.local for entry in resolve_setup(written(raw)).algorithms)
+    assert one[9:12] == (True, 2.0, "weights")
+    assert other[9:12] == (False, 2.0, "weights")
+    for local in (one, other):
+        np.testing.assert_allclose([rate(local, t) for t in (49, 50, 75)], np.array([1, 0.1, 0.01]) * rate(local))
 
 
 def test_algorithms_that_need_plain_sgd() -> None:

@@ -60,6 +60,19 @@ def test_what_clients_keep_counts() -> None:
     assert memory.server >= 3 * 2 * MODEL
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "options", "kept"), [("sgd", {"momentum": 0.9}, MODEL), ("adam", {}, 2 * MODEL + 4)]
+)
+def test_kept_states_of_optimizers_count(optimizer: str, options: dict[str, float], kept: int) -> None:
+    """Momentum is a model for each client; Adam's moments are two models and a number of steps."""
+    local = LOCAL._replace(optimizer=optimizer, options=tuple(options.items()))
+    for is_kept in (False, True):
+        algorithm = fedavg(TASK, local._replace(keep=is_kept))
+        spec, inputs = program.partition_plan(algorithm, by_id(tiny_federation()))
+        memory = memory_of([], inputs, engine_shapes.measure(spec, inputs, 3), Layout(1, 1, 1))
+        assert memory.clients == 3 * 5 * kept * is_kept
+
+
 @pytest.mark.in_turn
 def test_nothing_is_run_for_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit.Program, "__call__", lambda *_, **__: pytest.fail("run"))

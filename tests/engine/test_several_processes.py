@@ -191,7 +191,7 @@ def test_what_is_decided_in_a_run(tmp_path: pathlib.Path) -> None:
     assert (first, first["stopped"], first["raised"], first["asked"]) == (second, 2, "'of process 0'", (1, 1))
     assert (first["memory"], first["devices"]) == (1, [2, 4, 4])
     assert first["too many"].startswith("expected execution.devices to be at most the 2 that JAX sees, got 3")
-    assert first["different"].endswith("different are: rounds, evaluate_at")
+    assert first["different"].endswith("different are: evaluate_every")
     assert first["only 0"] == 2
     assert first["execution"].endswith("different are: execution")
     assert "expected the same call in all processes" in first["standalone"]

@@ -9,7 +9,7 @@ import pytest
 
 from fljax import data, models
 from fljax.engine import Execution, estimate_standalone, standalone
-from fljax.training import Local
+from fljax.training import Local, RateSchedule
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
@@ -36,7 +36,8 @@ def test_losses_are_those_of_the_models_on_validation_rows(judged):
 
 
 def test_nothing_else_changes(judged):
-    plain = standalone(TASK, FEDERATION, LOCAL, seeds=2, keep_models=True)
+    warming = RateSchedule("warmup_constant_schedule", (("warmup_steps", 9),))  # over rounds, of which there are none
+    plain = standalone(TASK, FEDERATION, LOCAL._replace(keep=True, schedule=warming), seeds=2, keep_models=True)
     assert plain.valid_loss is None
     assert plain.unseen_valid_loss is None
     for name in ("threshold", "test_loss", "test_accuracy", "unseen_threshold", "unseen_test_loss"):

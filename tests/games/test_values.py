@@ -15,7 +15,7 @@ from fljax import algorithms
 from fljax.core.sameness import code_of
 from fljax.engine import Plan
 from fljax.games.values import (
-    KeptResults,
+    Measured,
     algorithm_of,
     check_value,
     measures_of,
@@ -90,17 +90,17 @@ def test_a_diverged_run_has_no_value() -> None:
 @pytest.mark.unchecked
 def test_a_function_of_ones_own() -> None:
     scores = {"test_accuracy": Labelled(jnp.asarray([0.52, 0.1]), ("client",))}
-    kept = KeptResults(own)(None, None, scores)  # type: ignore[arg-type]
+    kept = Measured(own)(None, None, scores)  # type: ignore[arg-type]
     (name,) = set(kept) - set(scores)
     assert kept[name].values.dtype == jnp.float32
     assert float(kept[name].values) == 5
-    assert hash(KeptResults(own)) == hash(KeptResults(own))
+    assert hash(Measured(own)) == hash(KeptResults(own))
     numbers = np.arange(RUNS * SEEDS, dtype="f4").reshape(RUNS, SEEDS)
     found = measures_of(measured(**{name: (("run", "seed"), numbers)}), own, None)
     np.testing.assert_array_equal(found.values, numbers.T)
     assert found.metric == "tests.games.test_values.own"
     with pytest.raises(ValueError, match=r"one number for a run, got an array of float32 of shape \[2\]"):
-        KeptResults(vector)(None, None, scores)  # type: ignore[arg-type]
+        Measured(vector)(None, None, scores)  # type: ignore[arg-type]
 
 
 def scaled(algorithm: Any, state: Any, scores: Any, *, scale: float) -> Any:
@@ -144,7 +144,7 @@ def test_what_changes_no_code() -> None:
     edited = "\n".join(["", "", head, "    'The mean.'", "    # why", body]).replace("state", "_")
     assert code_of(made(edited)) == code_of(made(first))
     assert code_of("average_loss") == ""
-    assert code_of(KeptResults(own)) != code_of(KeptResults(vector))  # of objects, what they hold
+    assert code_of(Measured(own)) != code_of(KeptResults(vector))  # of objects, what they hold
     several = "def f(algorithm, state, scores):\n    return 'a' in {'a', 'b', 'c', 'd'}\n"
     assert code_of(made(several)) == code_of(made(several.replace("'a', 'b'", "'b', 'a'")))
 

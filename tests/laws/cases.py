@@ -100,7 +100,8 @@ def _algorithms() -> dict[str, Case]:
 
 
 ALGORITHMS = _algorithms()
-# Other forms of an algorithm, which differ in what the server keeps; they are under the laws of ``CASES`` alone.
+# Other forms of an algorithm, which differ in what the server or the clients keep; they are under the laws of ``CASES``
+# alone.
 _MEASURED = {"cosine": {"options": {"normalised": True}}, "fed_shapley": {"judged_by": "loss"}}
 VARIANTS = {
     f"iafl_{measure}": ALGORITHMS["iafl"]._replace(
@@ -109,6 +110,13 @@ VARIANTS = {
     )
     for measure, more in _MEASURED.items()
 }
+
+
+def _ditto_that_keeps(task: Task, local: Local, **hyper_parameters: Any) -> Algorithm:
+    return algorithms.ditto(task, local._replace(options=(("momentum", 0.5),), keep=True), **hyper_parameters)
+
+
+VARIANTS["ditto_keep"] = ALGORITHMS["ditto"]._replace(build=_ditto_that_keeps)
 PAIRS = {
     f"{scenario}({name})": _wrapped(case, scenario)
     for scenario in scenarios.REGISTRY

@@ -53,11 +53,11 @@ WAYS = {
     "killed on two devices": Way(Execution(2, devices=2, evaluation=2), PLAIN),
 }
 NAMES = (*REGISTRY, *TOYS, *VARIANTS)
-# In thorough tests all algorithms of the registry have their data on the host, and these five take every way; two that
+# In thorough tests all algorithms of the registry have their data on the host, and these six take every way; two that
 # permute or sort rows are on two devices.
 BROAD = ("on the host",)
 SPREAD = [(name, "two devices") for name in ("iafl", "rank")]
-DEEP = ("incfl", "scaffold", "ipfl", "ditto", "fedfomo")
+DEEP = ("incfl", "scaffold", "ipfl", "ditto", "ditto_keep", "fedfomo")
 # Ten algorithms are whole runs in thorough tests, the others in slow ones.
 WHOLE = ("fedavg", "incfl", "scaffold", "ipfl", "ditto", "iafl", "cgsv", "fedbn", "ifca", "fedem")
 

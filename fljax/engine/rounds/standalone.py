@@ -131,7 +131,8 @@ def train_alone(
     unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
     with within("standalone training", client=client.id, unseen=unseen, seed=seed):
         start = params if plan.initial == "shared" else _own_model(plan.task, client, purpose, seed)
-        how: dict[str, Any] = {"task": plan.task, "local": plan.local}
+        # One long round has no schedule over rounds.
+        how: dict[str, Any] = {"task": plan.task, "local": plan.local._replace(schedule=None)}
         if plan.stop is None:
             trained = training.train(key, start, client_data.train, **how).params
         else:

@@ -31,8 +31,8 @@ from jaxtyping import Bool, Real
 
 from fljax import data, models, results
 from fljax.config import AlgorithmEntry, Config
-from fljax.config.forms import Call
-from fljax.config.name_resolution import resolved_of
+from fljax.config.forms import Call, Named
+from fljax.config.name_resolution import resolved_of, schedule_of
 from fljax.contributions import Contribution, Measure
 from fljax.core import users
 from fljax.core.files import part_of, read_npz
@@ -48,7 +48,7 @@ from fljax.protocol import Algorithm, AnyArray, Federation, Names, Task
 from fljax.results import Reference, folders
 from fljax.results.events import WEIGHTS, EventLog
 from fljax.results.non_finite import NonFinite
-from fljax.training import Local, StopAlone
+from fljax.training import Local, RateSchedule, StopAlone
 
 StandaloneRows = Literal["train", "valid", "test"]
 Losses = float | Sequence[float] | Real[AnyArray, " N"] | Mapping[Any, float]
@@ -594,7 +594,12 @@ def local_training(config: Config) -> Local:
     """Local training of all algorithms of a config."""
     settings: dict[str, Any] = config.local.model_dump()
     settings["options"] = tuple(sorted(config.local.options.items()))
+    settings["schedule"] = _schedule(config.local.schedule)
     return Local(**settings)
+
+
+def _schedule(table: Named | None) -> RateSchedule | None:
+    return None if table is None else RateSchedule(*schedule_of(table))
 
 
 def _with_changes(local: Local, changes: Mapping[str, Any]) -> Local:
@@ -609,11 +614,13 @@ def _with_changes(local: Local, changes: Mapping[str, Any]) -> Local:
 
 def _algorithm(entry: AlgorithmEntry, algorithm: Call, scenarios: Sequence[Call], local: Local) -> AlgorithmSetup:
     options, start = dict(algorithm.arguments), entry.options.get("clustering")
+    own = entry.local.model_dump(exclude_none=True)
+    own |= {} if entry.local.schedule is None else {"schedule": _schedule(entry.local.schedule)}
     return AlgorithmSetup(
         label=entry.label,
         build=algorithm.build,
         scenarios=tuple((wrapper.build, wrapper.arguments) for wrapper in scenarios),
-        local=_with_changes(local, entry.local.model_dump(exclude_none=True)),
+        local=_with_changes(local, own),
         contribution=options.pop("contribution", Measure()),
         clustering=None if start is None or start.name == "random" else ByF1(**start.model_dump(exclude={"name"})),
         options=options,

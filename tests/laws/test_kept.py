@@ -1,0 +1,115 @@
+"""Law 25: with ``Local.keep`` an optimizer's state is its client's: it counts in the next round, and absence keeps it.
+
+Every algorithm obeys, or refuses in one sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fljax import training
+from fljax.algorithms import REGISTRY
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.states import by_id, initial_state
+from fljax.protocol import Subset, unlabelled
+from fljax.training import Local
+from tests.laws.cases import ALGORITHMS, POPULATION, TASK, chosen, federation
+from tests.toys.quick import QUICK
+
+pytestmark = pytest.mark.by_case
+FRESH = Local(0.05, 2, steps=3, optimizer="adam")
+KEPT = FRESH._replace(keep=True)
+# These need plain SGD, which has no state, or cannot keep one.
+REFUSED = {
+    "scaffold": "optimizer 'sgd'",
+    "pfedme": "optimizer 'sgd'",
+    "afl": "optimizer 'sgd'",
+    "perfedavg": "without keep for perfedavg, whose steps are its own",
+    "ipfl": "without keep for ipfl, whose clients may train several models",
+}
+
+
+@functools.lru_cache(maxsize=2)
+def rounds(name: str, local: Local) -> tuple[dict[str, Any], Any]:
+    """Server and clients by path, ``[4, ...]``, before and after each of three rounds, and who trained."""
+    case = ALGORITHMS[name]
+    algorithm = case.build(TASK, local, **case.example)
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def run(data: Any) -> Any:
+        def one(state: Any, _: Any) -> Any:
+            after, info = one_round(algorithm, data, Layout(POPULATION, 1, POPULATION), state)
+            return after, ((after.server, after.clients), unlabelled(info))
+
+        state = initial_state(algorithm, data, jnp.uint32(1))
+        _, (states, records) = jax.lax.scan(one, state, length=3)
+        begin = state.server, state.clients
+        return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), begin, states), records
+
+    states, records = jax.tree.map(np.asarray, run(by_id(federation())))
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(states)}, records
+
+
+@pytest.mark.parametrize("name", chosen([name for name in REGISTRY if name not in REFUSED], ("fedavg", "ditto")))
+def test_law_25_kept_states_count_and_wait(name: str) -> None:
+    fresh, _ = rounds(name, FRESH)
+    kept, records = rounds(name, KEPT)
+    assert kept.keys() > fresh.keys()
+    both = [(fresh[path], kept[path]) for path in fresh if fresh[path].dtype.kind == "f"]
+    for before, after in both:
+        np.testing.assert_allclose(after[:2], before[:2], rtol=1e-4, atol=1e-5)  # nothing was kept yet
+    assert any(np.nanmax(np.abs(after[3] - before[3]), initial=0) > 1e-3 for before, after in both)
+    counts = [leaf for path, leaf in kept.items() if path.startswith("[1]") and path.endswith(".count")]
+    assert counts  # Adam's number of steps
+    for t in range(3):
+        trained = np.zeros(POPULATION, bool)
+        trained[records["cohort_id"][t][records["cohort_present"][t]]] = True
+        for path in kept.keys() - fresh.keys():
+            np.testing.assert_array_equal(kept[path][t][~trained], kept[path][t + 1][~trained])
+        for count in counts:
+            assert np.all((count[t + 1] > count[t]).reshape(POPULATION, -1).all(1) == trained)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_law_25_what_cannot_keep_says_so(name: str) -> None:
+    case = ALGORITHMS[name]
+    with pytest.raises(ValueError, match=REFUSED[name]):
+        case.build(TASK, KEPT, **case.example)
+
+
+@pytest.mark.parametrize("more", [{"clip_norm": 1.0}, {"decay_of": "weights"}])
+def test_pfedme_clips_nothing(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="without clip_norm and decay_of for pfedme, whose steps are its own"):
+        ALGORITHMS["pfedme"].build(TASK, Local(0.05, 2, steps=3)._replace(**more))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_kept_rounds_of_one_client_are_one_optax_run(optimizer: str) -> None:
+    """Three rounds of three steps are nine steps of optax, on the same batches and from one state."""
+    local = KEPT._replace(optimizer=optimizer, options=(("weight_decay", 0.1),) if optimizer == "adamw" else ())
+    data = by_id(federation())
+    subset = Subset(data.examples, jax.tree.map(lambda leaf: leaf[0], data.clients.train))
+    start = TASK.init(jax.random.key(0))
+    found, state, batches = start, training.first_state(TASK, local, start), []
+    for t in range(3):
+        key = jax.random.key(t)
+        trained = training.train(key, found, subset, task=TASK, local=local, round=t, state=state)
+        found, state = trained.params, trained.state
+        drawn = training.draw(training.stream(key, training.Stream.BATCHES), subset, local)
+        batches += list(zip(drawn.position, drawn.mask, strict=True))
+    whole = getattr(optax, optimizer)(0.05, **dict(local.options))
+    params, own = start, whole.init(start)
+    for position, mask in batches:
+        slope = training.gradient(TASK, params, subset, position, mask, jax.random.key(0))
+        move, own = whole.update(slope, own, params)
+        params = optax.apply_updates(params, move)
+    for one, other in zip(jax.tree.leaves((found, state)), jax.tree.leaves((params, own)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
