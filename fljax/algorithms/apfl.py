@@ -52,8 +52,10 @@ def apfl(
 
     Args:
       task: model and loss.
-      local: how clients train both models; each has an optimizer state of its own. The step of alpha is plain SGD.
-      alpha: the share of the client's own model, at first if ``adaptive``. 0 is FedAvg; with 1, v_k is trained alone.
+      local: how clients train both models; each has an optimizer state of its own. The equation is that of plain SGD:
+        weight decay acts on v_k itself, and clipping on ``alpha_k g``. The step of alpha is plain SGD.
+      alpha: the share of the client's own model, at first if ``adaptive``. 0 is
+        FedAvg, but for statistics (BatchNorm); with 1, v_k is trained alone.
       adaptive: whether clients adapt their share, which takes one more gradient in each round.
       clients_per_round: drawn uniformly without replacement; None: all. The others keep v_k and alpha_k.
       weights: as for ``fedavg``.

@@ -43,8 +43,8 @@ def fedbabu(
       weights: ``a_k``: "uniform" is 1, "size" is the client's number of training samples.
 
     Returns:
-      The algorithm. Only B is sent; a client holds H, which it is given once. Without a head it is ``fedavg_finetune``.
-      Info: ``weight`` [row].
+      The algorithm. Only B is sent; a client holds H, which it is given once. Without a head it is ``fedavg_finetune``
+      of as many epochs. Info: ``weight`` [row].
 
     Raises:
       ValueError: if ``weights`` is not a valid name or ``tune_epochs`` is negative.

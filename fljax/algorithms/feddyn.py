@@ -1,10 +1,9 @@
 """FedDyn: every client's objective gets a linear and a quadratic term, so that all minima together are the global one.
 
 Source: Acar et al., "Federated learning based on dynamic regularization" (ICLR 2021), Algorithm 1. The paper's stored
-gradient of client k is ``-alpha g_k`` here. Deviations: the server's term h is a mean over all clients that have data,
-as in the paper, also if sizes differ; the authors' code divides alpha by the client's relative size
-(``alpha_scale="size"``), clips gradients to a norm of 10 (``clip_norm`` of ``local``), and reports the mean of the
-trained models as well.
+gradient of client k is ``-alpha g_k`` here, and h is a mean over all clients that have data. Deviations: the authors'
+code divides alpha by the client's relative size (``alpha_scale="size"``), clips gradients to a norm of 10 (about as
+``clip_norm=10`` of ``local``), and reports the mean of the trained models as well.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.cohorts import mass_of_members, select_and_weigh
@@ -20,7 +19,7 @@ from fljax.algorithms.entries import Entry
 from fljax.algorithms.single_model import contribute_update, normalise_weights, single_model
 from fljax.core import trees
 from fljax.core.values import Count, Positive, checked
-from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Task, along, roles
+from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.messages import Sent
 from fljax.protocol.sums import Streamed, Total, divided, mean
 from fljax.training import Local
@@ -34,6 +33,7 @@ class FedDynServer(NamedTuple):
     size: Array | None  # [], the mean size of clients with data, if alpha depends on sizes
     mass: Array
     weights: Array | None = None  # [N]; None unless clients may leave: then ``mass`` is the number of members
+    sizes: Array | None = None  # [N]; None unless clients may leave and alpha depends on sizes
 
 
 class FedDynDown(NamedTuple):
@@ -87,7 +87,19 @@ def feddyn(
         mass, weights = mass_of_members(census, "uniform")
         size = trees.ratio(trees.wide(jnp.sum(census.train)), mass) if alpha_scale == "size" else None
         correction = trees.widened(trees.zeros_like(model))  # changes of many rounds add up
-        return FedDynServer(model, correction, size, mass, weights)
+        sizes = None if size is None or weights is None else trees.wide(census.train)
+        return FedDynServer(model, correction, size, mass, weights, sizes)
+
+    weigh = select_and_weigh(clients_per_round)
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: FedDynServer, ballots: PyTree, available: Available
+    ) -> tuple[FedDynServer, Cohort, Info]:
+        server, cohort, info = weigh(key, round, server, ballots, available)
+        if server.sizes is not None:
+            total = jnp.sum(jnp.where(available.member(), server.sizes, 0))
+            server = server._replace(size=trees.ratio(total, server.mass))
+        return server, cohort, info
 
     def train(
         key: Key[Array, ""], seat: Seat, down: FedDynDown, client: FedDynClient, data: LocalData
@@ -129,7 +141,7 @@ def feddyn(
         train=train,
         aggregate=Streamed(contribute_update, finish),
         init_server=init_server,
-        select=select_and_weigh(clients_per_round),
+        select=select,
         send=lambda server, seat: FedDynDown(server.model, server.size),
         init_client=init_client,
         common=lambda down: down.model,

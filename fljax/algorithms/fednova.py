@@ -50,12 +50,12 @@ def fednova(
     ``A_k`` is the sum of the weights with which the gradients of the ``tau_k`` steps enter ``Delta_k``. For plain SGD
     it is ``tau_k``; with momentum rho it is ``(tau_k - rho (1 - rho**tau_k) / (1 - rho)) / (1 - rho)``, and with a
     proximal term ``(1 - (1 - eta mu)**tau_k) / (eta mu)``. Clients take different numbers of steps where ``local`` has
-    epochs. Where all take as many, the result is FedAvg's, bit for bit.
+    epochs. Where all take as many, the result is FedAvg's: bit for bit if it is the most that a client can take.
 
     Args:
       task: model and loss.
       local: how clients train: SGD, plain or with ``momentum``.
-      mu: weight of the proximal term ``mu/2 ||y - w||^2``, as for ``fedprox``; 0: none.
+      mu: weight of the proximal term ``mu/2 ||y - w||^2``, as for ``fedprox``, with ``eta mu`` below 1; 0: none.
       clients_per_round: drawn uniformly without replacement; None: all.
       weights: ``p_k``, normalised over the cohort: "size" is the client's number of training samples, "uniform" is 1.
       server_lr: server learning rate eta_g.
@@ -67,7 +67,8 @@ def fednova(
 
     Raises:
       ValueError: as ``fedavg``; if the local optimizer is not SGD, or has options other than ``momentum``; or if there
-        are both momentum and a proximal term; or if momentum is kept between rounds, which changes ``A_k``.
+        are both momentum and a proximal term, or clipped gradients and a proximal term, or if momentum is kept between
+        rounds, which changes ``A_k``.
     """
     contribute_one = contribute_by(weights)
     is_proximal = not (isinstance(mu, int | float) and mu == 0)
@@ -113,6 +114,8 @@ def _momentum(local: Local, is_proximal: bool) -> float | Array:
     if local.optimizer != "sgd" or options:
         got = f"{local.optimizer!r}" + (f" with {dict(local.options)}" if local.options else "")
         raise ValueError(f"expected the local optimizer 'sgd', alone or with momentum, for fednova, got {got}")
+    if local.clip_norm is not None and is_proximal:
+        raise ValueError(f"expected mu = 0 for fednova with clip_norm, got clip_norm {local.clip_norm} and another mu")
     if momentum is not None and is_proximal:
         raise ValueError(f"expected mu = 0 for fednova with local momentum, got momentum {momentum} and another mu")
     if momentum is None:

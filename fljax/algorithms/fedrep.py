@@ -45,8 +45,8 @@ def fedrep(
       local: how clients train B, and the defaults for H.
       head_epochs: epochs of H in every round (the paper has 10, and 1 for B), or
       head_steps: steps of H in every round; both None: as for B.
-      final_epochs: epochs of H before a client uses its model, with B as received and the learning rate of the coming
-        round; 0: a client uses its H as it is.
+      final_epochs: epochs of H before a client uses its model, with the trained leaves of B as received and the
+        learning rate of the coming round; 0: a client uses its H as it is.
       clients_per_round: drawn uniformly without replacement; None: all. A client outside the cohort keeps its H and
         uses it with the new B.
       weights: ``a_k``: "size" is the client's number of training samples, "uniform" is 1.

@@ -52,8 +52,8 @@ def moon(
     """FedAvg with the loss ``CE - mu log(exp(s_g / T) / (exp(s_g / T) + sum_b exp(s_b / T)))`` of each sample.
 
     ``s_g`` is the cosine of the representations of the sample by the trained model y and by the received model w, and
-    ``s_b`` that by y and by the client's b-th last trained model. T is ``temperature``. No gradient flows through w
-    and earlier models. In the client's first round w takes the place of an earlier model.
+    ``s_b`` that by y and by the client's b-th last trained model. T is ``temperature``. w and earlier models
+    are constants. In the client's first round w takes the place of an earlier model.
 
     Args:
       task: model and loss, with ``features``.
@@ -89,7 +89,7 @@ def moon(
             usual = training.task_loss(task)(params, x, y, position, key)
             # The loss moves no statistics through representations.
             own = trees.wide(features(roles.hold_statistics(task, params), x))
-            theirs = jnp.stack([jax.lax.stop_gradient(trees.wide(features(other, x))) for other in others])
+            theirs = jnp.stack([trees.wide(features(other, x)) for other in others])
             term = contrastive_loss(own, theirs, exists, temperature)
             return usual + jnp.asarray(mu).astype(usual.dtype) * term.astype(usual.dtype)
 

@@ -73,7 +73,7 @@ def pfedme(
         plain SGD, or gradients are clipped.
     """
     require_plain_sgd(local, "pfedme")
-    if local.clip_norm is not None or local.decay_of != "all":
+    if local.clip_norm is not None or local.decay_of == "weights":
         raise ValueError(
             f"expected local training without clip_norm and decay_of for pfedme, whose steps are its own, got "
             f"clip_norm = {local.clip_norm} and decay_of = {local.decay_of!r}"

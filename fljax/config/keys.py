@@ -114,7 +114,7 @@ class Local(Table):
     options: dict[str, Any] = {}
     keep: bool = False
     clip_norm: Positive | None = None
-    decay_of: Literal["all", "weights"] = "all"
+    decay_of: Literal["all", "weights"] | None = None
     schedule: RateSchedule | None = None
 
     @model_validator(mode="after")

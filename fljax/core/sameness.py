@@ -66,6 +66,11 @@ def _name(value: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def is_same_setting(there: Any, here: Any) -> bool:
+    """Whether recorded settings are equal; one that an earlier version did not have counts as None or False."""
+    return there == here or {repr(there), repr(here)} <= {"None", "False", "'False'"}
+
+
 @functools.cache
 def _is_own(module: str | None) -> bool:
     """Whether a module is neither of fljax nor of Python nor of an installed package."""

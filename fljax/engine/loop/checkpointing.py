@@ -24,7 +24,17 @@ from jaxtyping import PyTree
 
 from fljax.core import processes, trees
 from fljax.core.files import part_of
-from fljax.core.sameness import FORCED, Differences, codes_of, compared, forced_in, goes_on, is_recorded, record
+from fljax.core.sameness import (
+    FORCED,
+    Differences,
+    codes_of,
+    compared,
+    forced_in,
+    goes_on,
+    is_recorded,
+    is_same_setting,
+    record,
+)
 from fljax.data.arrays import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
@@ -278,7 +288,7 @@ def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> 
     for name in {**there, **here}:
         if is_recorded(name) or (force and name not in _FIXED):
             continue
-        if _without_homes(there.get(name)) == _without_homes(here.get(name)):
+        if is_same_setting(_without_homes(there.get(name)), _without_homes(here.get(name))):
             continue
         if name == "fljax" and goes_on(there.get(name), any(map(is_recorded, there))):
             continue
