@@ -69,6 +69,7 @@ class _Checks:
     """
 
     __slots__ = ("_check", "_make")
+    __module__ = jaxtyping.__name__  # so that it is no code of a user's own
 
     def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
         self._make = make

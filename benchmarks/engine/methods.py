@@ -1,9 +1,9 @@
 """What a round of every method costs beside one of FedAvg.
 
 Digits, MLP 64-64-30-10, 100 of 100 clients, 20 steps of 8; passes are interleaved. Hyper-parameters have their
-defaults; `fedbn` keeps the last layer, as the network has no BatchNorm. `afl` takes one local step in a round;
-`fedsoft` and `ipfl` train 10 of the clients, at their defaults. What an algorithm asks of clients beside local
-training is part of a round. Ratios are of one pass each.
+defaults; `fedbn` keeps the last layer, as the network has no BatchNorm, and `lg_fedavg` the first. `afl` takes one
+local step in a round; `fedsoft` and `ipfl` train 10 of the clients, at their defaults. What an algorithm asks of
+clients beside local training is part of a round. Ratios are of one pass each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fljax import algorithms, config
 from fljax.experiments import run
 from fljax.experiments.inputs.setup import resolve_setup
 
-OPTIONS: dict[str, dict[str, Any]] = {"fedbn": {"own": ["head/bias", "head/kernel"]}}
+OPTIONS: dict[str, dict[str, Any]] = {"fedbn": {"own": ["head/bias", "head/kernel"]}, "lg_fedavg": {"shared": 2}}
 
 
 def measure(options: Namespace) -> Iterator[Row]:

@@ -29,7 +29,7 @@ def fedavg_finetune(
     server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
-    """``theta_k = LocalSGD(w, k)`` for ``tune_epochs`` epochs at the learning rate of round 0, with FedAvg's ``w``.
+    """``theta_k = LocalSGD(w, k)`` for ``tune_epochs`` epochs at ``local.learning_rate``, with FedAvg's ``w``.
 
     Args:
       task: model and loss.
@@ -54,7 +54,7 @@ def fedavg_finetune(
         server_lr=server_lr,
         server_optimizer=server_optimizer,
     )
-    tuning = local._replace(steps=None, epochs=tune_epochs)
+    tuning = local._replace(steps=None, epochs=tune_epochs, schedule=None)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         return training.train(key, down, data.train, task=task, local=tuning).params

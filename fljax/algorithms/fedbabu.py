@@ -36,7 +36,8 @@ def fedbabu(
 
     Args:
       task: model and loss.
-      local: how clients train; tuning uses its optimizer and batch size, and the learning rate of round 0.
+      local: how clients train; tuning uses its optimizer and batch size, and its ``learning_rate``, whatever its
+        decay and schedule.
       tune_epochs: passes over its training rows that a client trains ``(B, H)`` before it uses them; 0: the common
         model.
       clients_per_round: drawn uniformly without replacement; None: all.
@@ -49,7 +50,7 @@ def fedbabu(
     Raises:
       ValueError: if ``weights`` is not a valid name or ``tune_epochs`` is negative.
     """
-    tuning = local._replace(steps=None, epochs=tune_epochs)
+    tuning = local._replace(steps=None, epochs=tune_epochs, schedule=None)
 
     def learn(key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData, state: PyTree) -> Trained:
         return train_part(key, model, data.train, "trained", task=task, local=local, round=seat.round, state=state)

@@ -39,7 +39,7 @@ def fedper(
       task: model and loss.
       local: how clients train.
       tune_epochs: passes over its training rows that an UNSEEN client trains ``(B, H)``, from the initial H, before it
-        uses them; the learning rate is that of round 0. 0: none.
+        uses them; at the ``learning_rate`` of ``local``. 0: none.
       clients_per_round: drawn uniformly without replacement; None: all. A client outside the cohort keeps its H and
         uses it with the new B.
       weights: ``a_k``: "size" is the client's number of training samples, "uniform" is 1.
@@ -51,7 +51,7 @@ def fedper(
       ValueError: if ``weights`` is not a valid name or ``tune_epochs`` is negative.
     """
     algorithm = partly_shared(task, local, in_body(task), clients_per_round=clients_per_round, weights=weights)
-    tuning = local._replace(steps=None, epochs=tune_epochs)
+    tuning = local._replace(steps=None, epochs=tune_epochs, schedule=None)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         model = trees.merge(down, client.own)

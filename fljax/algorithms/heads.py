@@ -32,12 +32,12 @@ def train_part(
     task: Task,
     local: Local,
     round: Int[Array, ""] | int = 0,
-    state: PyTree = (),
+    state: PyTree = None,
 ) -> Trained:
     """``training.train`` of the head or of the other trained leaves; statistics move in either case."""
     moving, held = _split(task, params, part)
     if held is None:
-        return Trained(params, jnp.zeros((), jnp.int32), state)
+        return Trained(params, jnp.zeros((), jnp.int32), () if state is None else state)
 
     # What is held is no parameter here: neither weight decay nor momentum may move it.
     def loss(moving: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:

@@ -66,9 +66,15 @@ def _name(value: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def is_same_setting(there: Any, here: Any) -> bool:
-    """Whether recorded settings are equal; one that an earlier version did not have counts as None or False."""
-    return there == here or {repr(there), repr(here)} <= {"None", "False", "'False'"}
+# Paths of a switch that fljax 0.3.0 did not have, and that every later version writes.
+_LATER = re.compile(r"(.*[./])?(local|standalone)[./]keep")
+
+
+def without_later(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings ``here``, by path, without switches that are off and that the version of ``there`` did not have."""
+    later = {path for path in here if _LATER.fullmatch(path) and str(here[path]) == "False"}
+    known = any(map(_LATER.fullmatch, there))
+    return {path: value for path, value in here.items() if known or path not in later}
 
 
 @functools.cache

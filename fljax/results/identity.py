@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.core.files import write
-from fljax.core.sameness import FORCED, Differences, code_of, compared, goes_on, is_same_setting, named_in, record
+from fljax.core.sameness import FORCED, Differences, code_of, compared, goes_on, named_in, record, without_later
 
 # Keys that change no result.
 WITHOUT_EFFECT = ("save_models",)
@@ -100,8 +100,8 @@ def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT)
     first, second = _flat(tomllib.loads(earlier)), _flat(tomllib.loads(now))
     # In the record, or the mark that an older fljax.compare gave a task.
     without = (*without, "task", *(key for key in {**first, **second} if key.startswith("code.")))
-    changed = (key for key in {**first, **second} if not is_same_setting(first.get(key), second.get(key)))
-    keys = [key for key in changed if key not in without]
+    first, second = without_later(second, first), without_later(first, second)
+    keys = [key for key in {**first, **second} if key not in without and first.get(key) != second.get(key)]
     return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
 
 

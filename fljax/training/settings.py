@@ -76,11 +76,12 @@ class Local(NamedTuple):
         either case.
       keep: whether a client keeps the optimizer's state (momentum, moments, numbers of steps) from one of its rounds to
         the next. It starts at the initial model. The learning rate is that of the round, so the state of a function
-        must not hold it (as with ``optax.inject_hyperparams``). Evaluations that train, and standalone models, keep
-        nothing.
+        must not hold it (as with ``optax.inject_hyperparams``, or "rprop"). Evaluations that train, and standalone
+        models, keep nothing.
       clip_norm: bound of the norm of each step's gradient over all trained leaves, as ``optax.clip_by_global_norm``,
         before weight decay and the optimizer; None: none.
-      decay_of: the trained leaves on which ``weight_decay`` acts, and the optimizer's own (AdamW): "weights": those
+      decay_of: the trained leaves on which ``weight_decay`` acts, and that of a named
+        optimizer with a mask (AdamW): "weights": those
         of two or more dimensions, so neither biases nor the scales of norms; "all" or None: all.
       schedule: a further factor of the learning rate by round; None: 1.
     """
@@ -179,6 +180,9 @@ def named_schedule(schedule: RateSchedule) -> Callable[[Array], Array]:
       ValueError: if optax has no schedule of that name, or not with these options.
     """
     builders, options = schedules(), dict(schedule.options)
+    for value in filter(None, map(as_number, options.values())):
+        if not value >= 0:
+            raise ValueError(f"expected no negative number in the schedule {schedule.name}, got {value}")
     if schedule.name not in builders:
         raise ValueError(unknown("schedule", schedule.name, builders))
     builder = builders[schedule.name]

@@ -178,7 +178,8 @@ def test_moon(how, buffer, tolerance):
     """Three rounds, so that two earlier models are there; a client that is lost keeps those that it had."""
 
     def step(round, state):
-        return oracle.moon_round(*state, round.clients, round.rate, mu=2.0, temperature=0.7, buffer=buffer)
+        model, earlier = state
+        return oracle.moon_round(model, earlier, round.clients, round.rate, mu=2.0, temperature=0.7, buffer=buffer)
 
     def reads(state):
         earlier = [each(models) for models in state.clients.earlier]

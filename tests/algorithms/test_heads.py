@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from fljax import training
-from fljax.algorithms import fedavg, fedbabu, fedper, fedrep, standalone
+from fljax.algorithms import fedavg, fedavg_finetune, fedbabu, fedper, fedrep, standalone
 from fljax.algorithms.heads import train_part
 from fljax.core import trees
 from fljax.models import task_from_module
 from fljax.protocol import Examples, Rows, Seat, Subset, Task
-from fljax.training import Local, Stream
+from fljax.training import Local, RateSchedule, Stream
 from tests.algorithms.oracle_tools import (
     EPOCHS,
     NOTHING,
@@ -205,6 +205,16 @@ def test_the_head_of_fedbabu_never_changes():
     assert (ran.states.clients.own["b"] == FIRST_HEAD.astype(np.float32)).all()
     assert taking_part(ran.by_round()[0])
     assert (np.diff(ran.states.server.shared["w"], axis=0) != 0).all()
+
+
+@pytest.mark.parametrize("build", [fedbabu, fedper, fedavg_finetune])
+def test_tuning_has_no_schedule_over_rounds(build):
+    """A warm-up begins at a rate of 0."""
+    schedule = RateSchedule("warmup_cosine_decay_schedule", (("decay_steps", 50), ("warmup_steps", 5)))
+    found = [
+        stranger(run(build(HEADED, STEPS._replace(schedule=each)), lost=(WITH_DATA,))) for each in (None, schedule)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *found)
 
 
 class Net(nn.Module):

@@ -31,7 +31,7 @@ NAMES = [
 
 def test_every_algorithm_with_one_model_has_one():
     others = {"standalone", "iafl", "cgsv", "cgsv_iafl", "rank", "lg_fedavg", "fedbn", "fedfomo", "fedproto"}
-    others |= {"fedper", "fedrep", "fedbabu", "ipfl", "ifca", "fedsoft", "fedem"}
+    others |= {"feddyn", "fedper", "fedrep", "fedbabu", "ipfl", "ifca", "fedsoft", "fedem"}
     assert set(NAMES) == set(algorithms.REGISTRY) - others
 
 

@@ -20,7 +20,7 @@ from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
 from fljax.engine.loop.checkpointing import check_identity, function_name
 from fljax.protocol import Federation
 from fljax.results.non_finite import NotFinite
-from fljax.training import Local
+from fljax.training import Local, RateSchedule
 from tests.toys.not_finite import breaks, sends_nan
 from tests.toys.runs import Killed, assert_same_results, kill_at
 from tests.toys.task import logistic_regression
@@ -125,6 +125,17 @@ def test_continued_runs_have_checkpoints_too(federation: Federation, tmp_path: p
     found = _simulate(federation, initial=before.state, checkpoint=tmp_path)
     assert_same_results(found, expected)
     assert found.metrics.evaluated_round.values.tolist() == [2, 5, 8, 9]
+
+
+@pytest.mark.parametrize("later", [None, RateSchedule("exponential_decay", (("decay_rate", 0.5),))])
+def test_another_schedule_is_another_run(later: RateSchedule | None, federation: Federation, tmp_path: Any) -> None:
+    how = {"transition_steps": 2, "decay_rate": 0.9}
+    scheduled = LOCAL._replace(schedule=RateSchedule("exponential_decay", tuple(how.items())))
+    arguments: dict[str, Any] = {"rounds": 2, "seeds": (5,), "checkpoint": tmp_path}
+    plan = lambda local: engine.Plan(fedavg, {"task": TASK, "local": local})  # noqa: E731
+    engine.simulate(plan(scheduled), federation, **arguments)
+    with pytest.raises(ValueError, match="schedule"):
+        engine.simulate(plan(scheduled._replace(schedule=later)), federation, **arguments)
 
 
 def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from fljax import training
 from fljax.algorithms import REGISTRY
 from fljax.engine.devices.layout import Layout
+from fljax.engine.loop.simulation import simulate
 from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Subset, unlabelled
@@ -78,6 +79,13 @@ def test_law_25_kept_states_count_and_wait(name: str) -> None:
             np.testing.assert_array_equal(kept[path][t][~trained], kept[path][t + 1][~trained])
         for count in counts:
             assert np.all((count[t + 1] > count[t]).reshape(POPULATION, -1).all(1) == trained)
+
+
+@pytest.mark.parametrize("name", chosen([name for name in REGISTRY if name not in REFUSED], ("fedrep",)))
+def test_law_25_kept_runs_are_judged(name: str) -> None:
+    """Also models of unseen clients, whose training keeps nothing."""
+    case = ALGORITHMS[name]
+    simulate(case.build(TASK, KEPT, **case.example), federation(), rounds=1)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -94,7 +94,7 @@ def contrast_slope(z: np.ndarray, shared: np.ndarray, earlier: Sequence[np.ndarr
     slopes = [
         other / length - cosine * z / (z @ z) for other, length, cosine in zip(others, lengths, cosines, strict=True)
     ]
-    return sum(factor * slope for factor, slope in zip(by_cosine, slopes, strict=True))
+    return np.einsum("m,mz->z", by_cosine, np.stack(slopes))
 
 
 def moon_round(

@@ -32,8 +32,8 @@ from fljax.core.sameness import (
     forced_in,
     goes_on,
     is_recorded,
-    is_same_setting,
     record,
+    without_later,
 )
 from fljax.data.arrays import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
@@ -43,6 +43,7 @@ from fljax.engine.programs.program import Inputs, Spec, is_on_cores
 from fljax.engine.programs.shapes import Execution
 from fljax.engine.rounds.states import State, arrays_of
 from fljax.protocol import Federation
+from fljax.training import RateSchedule
 
 # Seconds after which a run with checkpoints looks whether one is due or a stop is asked for; a longer round is awaited.
 # Programs of several CPU devices end after as long, with or without checkpoints.
@@ -284,11 +285,11 @@ def check_identity(
 
 def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> dict[str, str]:
     """Phrases about all by which a run is refused, by name."""
-    found = dict[str, str]()
+    found, here = dict[str, str](), without_later(there, here)
     for name in {**there, **here}:
         if is_recorded(name) or (force and name not in _FIXED):
             continue
-        if is_same_setting(_without_homes(there.get(name)), _without_homes(here.get(name))):
+        if _without_homes(there.get(name)) == _without_homes(here.get(name)):
             continue
         if name == "fljax" and goes_on(there.get(name), any(map(is_recorded, there))):
             continue
@@ -340,8 +341,10 @@ def _named(spec: Spec) -> str:
 
 def _options(spec: Spec) -> dict[str, Any]:
     """The plain values among the static arguments, by path; functions have no lasting name."""
-    options = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(spec.structure, spec.static))
-    return {trees.path_of(path): leaf for path, leaf in options if isinstance(leaf, int | str | bool)}
+    arguments = jax.tree.unflatten(spec.structure, spec.static)
+    options = jax.tree_util.tree_leaves_with_path(arguments, is_leaf=lambda value: isinstance(value, RateSchedule))
+    found = {trees.path_of(path): leaf for path, leaf in options if isinstance(leaf, int | str | bool | RateSchedule)}
+    return {path: repr(leaf) if isinstance(leaf, RateSchedule) else leaf for path, leaf in found.items()}
 
 
 def _held(value: Any, seen: set[int]) -> list[Any]:

@@ -30,7 +30,7 @@ from fljax.games.strategic.playing import Messages, numbers_of, unread, usual_de
 from fljax.protocol import Algorithm, Federation, Task
 from fljax.protocol.messages import Report
 from fljax.scenarios import Deviation, Strategy
-from fljax.training import Local
+from fljax.training import Local, RateSchedule
 
 # Names of usual deviations, strategies and functions by name, or None for all usual ones.
 Deviations = tuple[str, ...] | Mapping[str, Strategy | Deviation] | None
@@ -277,6 +277,8 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items() if each is not None}
+    if isinstance(value, RateSchedule):
+        return repr(value)
     if isinstance(value, list | tuple) and not hasattr(value, "_fields") and len(value) <= 100:
         return [_plain(each) for each in value if each is not None]
     return describe(value)

@@ -14,7 +14,7 @@ import hypothesis.strategies as st
 import jax
 import pytest
 
-from fljax.core.sameness import code_of, codes_of, named_in
+from fljax.core.sameness import code_of, codes_of, named_in, without_later
 
 MODULE = '''
 """A module of a user."""
@@ -192,3 +192,18 @@ def test_code_of_installed_packages_and_of_fljax_is_theirs() -> None:
     assert codes_of([optax.adam(0.1), mine, len, functools.partial(max, 1)]) == {}
     (name,) = codes_of(functools.partial(jax.jit(lambda x: x + 1), 2))
     assert name.endswith("<lambda>")
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "same"),
+    [
+        ({}, {"local.keep": "False"}, True),
+        ({}, {"arguments/local/keep": False}, True),
+        ({}, {"local.keep": "True"}, False),
+        ({"local.keep": "True"}, {"local.keep": "True", "algorithms.0.fedavg.local.keep": "False"}, False),
+        ({}, {"algorithms.0.fedavg.local.shuffle": "False"}, False),  # where ``local`` says True
+        ({"local/keep": False}, {}, False),
+    ],
+)
+def test_a_switch_that_an_earlier_version_did_not_have_is_off(there, here, same):
+    assert (without_later(there, here) == there) == same
