@@ -397,6 +397,7 @@ class Config(Resolvable):
     seeds: Seeds = (0,)
     rounds: Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
     evaluate_every: Count
+    clients_per_evaluation: Count | None = None
     save_models: Literal["none", "last", "best", "all"] = "none"
     non_finite: Literal["freeze", "drop", "stop"] = "freeze"
     data: Data

@@ -418,7 +418,8 @@ def about_config(path: pathlib.Path) -> str:
 
 # Keys that must be equal in all cells: they determine the name or the dimensions of the results, or belong to runs of
 # several cells, or to no run, as settings of metrics do.
-_FIXED = ("name", "seeds", "rounds", "evaluate_every", "callbacks", "metrics", "stop", "sweep")
+_FIXED = ("name", "seeds", "rounds", "evaluate_every", "clients_per_evaluation")
+_FIXED += ("callbacks", "metrics", "stop", "sweep")
 _LENGTHS = ("steps", "epochs")
 # Names of dimensions and variables of results, which an axis must not use.
 _TAKEN = frozenset({"algorithm", "seed", "round", "evaluated_round", "client", "unseen", "row", "cell", "threshold"})

@@ -67,6 +67,7 @@ def compare(
     opt_out_threshold: float | Sequence[float] = 0.0,
     extra_metrics: Sequence[str] = (),
     evaluate_every: int | None = None,
+    clients_per_evaluation: int | None = None,
     scores: Sequence[Asked] = (),
     score_every: int | None = None,
     execution: Execution | None = None,
@@ -109,6 +110,7 @@ def compare(
       opt_out_threshold: the gain in accuracy below which a client counts among ``opt_outs``, for all clients or by id.
       extra_metrics: metrics that take more computation, as for ``simulate``.
       evaluate_every: rounds between two evaluations; None: a tenth of the rounds.
+      clients_per_evaluation: as for ``simulate``.
       scores: scores of the task beside its accuracy, as for ``simulate``.
       score_every: as for ``simulate``.
       execution: how clients and seeds map to devices.
@@ -140,7 +142,8 @@ def compare(
     federation = stack(parts) if parts else federation
     check_kinds({"federation": (federation, Federation), "task": (task, Task), "local": (local, Local)})
     assert isinstance(federation, Federation)
-    _check_counts(rounds=rounds, evaluate_every=evaluate_every, clients_per_round=clients_per_round)
+    counts = {"clients_per_round": clients_per_round, "clients_per_evaluation": clients_per_evaluation}
+    _check_counts(rounds=rounds, evaluate_every=evaluate_every, **counts)
     needs_of(extra_metrics)
     check_text("comparisons", [name])
     alone = local._replace(steps=100, epochs=None) if standalone is None else standalone
@@ -165,9 +168,10 @@ def compare(
         extra_metrics=tuple(extra_metrics),
         scores=scores_of(scores),
         score_every=score_every,
+        clients_per_evaluation=clients_per_evaluation,
         world=world_of(federation, [part.names for part in parts] or [federation.names] * len(seeds)),
     )
-    names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round")
+    names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round", "clients_per_evaluation")
     processes.check_same(lambda: {name: repr(getattr(setup, name)) for name in names})
     _check_cohorts(setup)
     directory = None if checkpoint is None else pathlib.Path(checkpoint)

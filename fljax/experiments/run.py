@@ -183,7 +183,7 @@ class _Computation(NamedTuple):
         """The Result of an algorithm in its setup ``own``, and what stopped it before its end."""
         outputs, label, schedule, initial = self.outputs, entry.label, own.schedule, None
         if entry is self.setup.algorithms[0]:
-            schedule = schedule._replace(evaluate_at=self.decisions)
+            schedule = schedule._replace(evaluate_at=self.decisions, all_at=self.decisions)
         before = rounds_before(self.folder)
         if label in self.folder.begun and before is not None and outputs.files.directory is not None:
             initial = state_of(outputs.files.directory, label, plan, own, before)

@@ -99,6 +99,7 @@ BY_SIMULATE: list[Row] = [
         for rounds in (-1, 1.5, None, "2", True, 2**31)
     ),
     *((run(evaluate_every=each), "expected evaluate_every to be a whole number") for each in (0, 1.5, "2", True)),
+    (run(clients_per_evaluation=0), "expected clients_per_evaluation to be a whole number from 1"),
     *((run(seeds=seeds), "expected seeds to be distinct") for seeds in ((1, 1), (), (-1, 0))),
     (run(seeds=[1.7]), r"got \[1.7\]"),
     (run("fedavg"), "expected an Algorithm or a Plan, got str"),

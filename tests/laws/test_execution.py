@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.by_case, pytest.mark.usefixtures
 PLAIN = Execution(2, devices=1, evaluation=2)
 HOST = PLAIN._replace(examples="host", client_states="host")
 HOW: dict[str, Any] = {"rounds": ROUNDS + 1, "seeds": (0, 3), "evaluate_every": ROUNDS, "scores": ("auroc",)}
+HOW["clients_per_evaluation"] = 3  # but at the end
 
 
 class Way(NamedTuple):

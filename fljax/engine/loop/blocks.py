@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -83,6 +83,7 @@ class Loop(NamedTuple):
     best: BestSoFar
     keeper: CheckpointKeeper
     scoring: Scoring
+    all_at: Collection[int]  # numbers of rounds done after which all clients are judged
 
     def start(self, run: Programs | OffloadRun, prepared: Programs, initial: State | None, clock: Clock) -> LoopState:
         """Compiles the programs, and evaluates the state before the first round."""
@@ -93,7 +94,7 @@ class Loop(NamedTuple):
         jax.block_until_ready(state)
         clock.lap("compile")
         history = self.keeper.history()
-        scores = run.evaluate(state, self.first)
+        scores = run.evaluate(state, self.first, self.first in self.all_at)
         scores |= self._scored(self.scoring.measured, run, state, self.first, not self.stops)
         history.measured(self.first, scores)
         self.best.begin()
@@ -146,7 +147,7 @@ class Loop(NamedTuple):
                         save()
                         if keeper.must_stop:
                             raise keeper.stopped(at, end)
-                scores = run.evaluate(state, at.done)
+                scores = run.evaluate(state, at.done, at.done in self.all_at)
                 scores |= self._scored(self.scoring.measured, run, state, at.done, at.done == end)
                 try:
                     self.best.evaluated(at.done, scores, state)
@@ -159,12 +160,12 @@ class Loop(NamedTuple):
                 except (jax.errors.JaxRuntimeError, MemoryError):
                     raise
                 except ends as error:  # a user's callback may raise anything
-                    history.measured(at.done, self._scored(self.scoring.at_end, run, state, at.done, scores))
+                    history.measured(at.done, self._at_end(run, state, at.done, scores))
                     return LoopState(state, history, at, error)
                 if diagnosis.is_stopped(run.spec.non_finite, state):
                     at = at._replace(ended=True)
                 if at.ended and at.done < end:
-                    scores = self._scored(self.scoring.at_end, run, state, at.done, scores)
+                    scores = self._at_end(run, state, at.done, scores)
                     clock.lap("evaluate")
                 history.measured(at.done, scores)
                 if keeper.is_due or at.ended or at.done == end:
@@ -172,6 +173,14 @@ class Loop(NamedTuple):
                     if keeper.must_stop and at.done < end and not at.ended:
                         raise keeper.stopped(at, end)
         return LoopState(state, history, at)
+
+    def _at_end(
+        self, run: Programs | OffloadRun, state: State, done: int, scores: dict[str, Labelled]
+    ) -> dict[str, Labelled]:
+        """The evaluation ``scores`` of a run that was stopped after it, of all clients and with its scores."""
+        if run.spec.judged and done not in self.all_at:
+            scores = scores | run.evaluate(state, done, True)
+        return self._scored(self.scoring.at_end, run, state, done, scores)
 
     def _scored(self, measured: Callable[..., dict[str, Labelled]], *arguments: Any) -> dict[str, Labelled]:
         """The scores of an evaluation; the user is told of clients for which a function of one's own has failed."""

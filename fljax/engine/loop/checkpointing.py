@@ -56,7 +56,7 @@ _HOME = re.compile(r"\b(fljax\.[a-z]+\.)(?:[a-z_]\w*\.)+(?=(?:[A-Z]\w*\.)*\w+(?:
 # What a state and a history are made for: nobody goes on with others, by force either.
 _EVALUATIONS = ("evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores", "score_every")
 _RUNS = ("fljax", "rounds", "seeds", "checksum of initial states", "runs", "measure", "checksum of members", "moments")
-_FIXED = frozenset((*_EVALUATIONS, *_RUNS))
+_FIXED = frozenset((*_EVALUATIONS, "clients_per_evaluation", "all_at", *_RUNS))
 
 
 class Position(NamedTuple):

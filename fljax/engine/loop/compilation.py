@@ -71,8 +71,9 @@ class Programs(NamedTuple):
             diagnosis.check_rounds(self.spec, self.layout, self.inputs, after, done, count)
         return after, records
 
-    def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
-        arguments = (self.spec, self.layout, self.inputs, state)
+    def evaluate(self, state: State, done: int, whole: bool = True) -> dict[str, Labelled]:
+        """The evaluation after ``done`` rounds; ``whole``: of all clients, whatever ``spec.judged`` says."""
+        arguments = (self.spec._replace(judged=0) if whole else self.spec, self.layout, self.inputs, state)
         scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.judge_runs(*arguments, jnp.int32(done)))
         if diagnosis.is_asked():
             diagnosis.check_evaluation(*arguments, done, scores)
@@ -80,11 +81,11 @@ class Programs(NamedTuple):
 
 
 def checked_seeds(
-    federation: Federation, seeds: Seeds, rounds: int = 0, evaluate_every: int | None = None
+    federation: Federation, seeds: Seeds, rounds: int = 0, **counts: int | None
 ) -> tuple[list[int], Federation]:
     """The seeds as a list, and the federation stored by id; raises a ValueError if numbers do not fit."""
     numbers = seeds_of(seeds)
-    program.check_lengths(rounds, evaluate_every)
+    program.check_lengths(rounds, **counts)
     program.check_seeds(numbers, federation)
     return numbers, by_id(federation)
 
@@ -119,7 +120,8 @@ class Together(NamedTuple):
     ) -> Together:
         """From round ``first``; ``references``, one for each plan, are None before they are known."""
         check_mode(schedule.non_finite)
-        seeds, stored = checked_seeds(federation, schedule.seeds, schedule.rounds, schedule.evaluate_every)
+        counts = {name: getattr(schedule, name) for name in ("evaluate_every", "clients_per_evaluation")}
+        seeds, stored = checked_seeds(federation, schedule.seeds, schedule.rounds, **counts)
         parts = program.partition_plans(plans, stored)
         for (_, inputs), reference in zip(parts, references or repeat(None), strict=False):
             check_rows(seeds, inputs, reference)
@@ -133,6 +135,8 @@ class Together(NamedTuple):
             inputs = inputs._replace(required=required)
         shapes = checked_shapes(spec, inputs, len(seeds) * len(parts), first + schedule.rounds)
         spec = program.with_global_model(spec, inputs, shapes.global_model)
+        if (schedule.clients_per_evaluation or shapes.sizes.population) < shapes.sizes.population:
+            spec = spec._replace(judged=schedule.clients_per_evaluation)
         return cls(schedule, seeds, parts, spec, inputs, shapes, known)
 
     @property

@@ -76,6 +76,8 @@ class Schedule(NamedTuple):
     extra_metrics: Sequence[str] = ()
     scores: tuple[Score, ...] = ()
     score_every: int | None = None
+    clients_per_evaluation: int | None = None
+    all_at: Sequence[int] = ()  # rounds done, among those of ``evaluate_at``, after which all clients are judged
 
     @property
     def spacing(self) -> int:

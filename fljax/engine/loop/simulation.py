@@ -87,6 +87,7 @@ def run_plans(
                 [score.compute for score in scoring.scores],
                 evaluate_every=schedule.spacing,
                 evaluate_at=list(stops) if len(stops) <= 2**16 else repr(stops),
+                **({"clients_per_evaluation": spec.judged, "all_at": sorted(schedule.all_at)} if spec.judged else {}),
                 **best.identity,
                 **scoring.identity,
             ),
@@ -111,9 +112,9 @@ def run_plans(
             prepared = prepared._replace(inputs=on_devices(inputs, layout))
             prepared = prepared._replace(layout=fastest(prepared, neighbours(layout, shapes.sizes)))
             clock.lap("trial")
-        loop = Loop(
-            first, first + schedule.rounds, stops, runs, callbacks, hooks.on_memory, judge, best, keeper, scoring
-        )
+        end = first + schedule.rounds
+        given = first, end, stops, runs, callbacks, hooks.on_memory, judge, best, keeper, scoring
+        loop = Loop(*given, all_at={*schedule.all_at, end})
         progress, layout, clock = completed(loop, prepared, initial, resumed, clock)
         state, history = unbound(progress.state), progress.history
         seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
@@ -230,6 +231,7 @@ def simulate(
     extra_metrics: Sequence[str] = (),
     scores: Sequence[Asked] = (),
     score_every: int | None = None,
+    clients_per_evaluation: int | None = None,
 ) -> Result:
     """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
 
@@ -282,6 +284,12 @@ def simulate(
         lower is better. Results have ``score_NAME`` by client, ``average_score_NAME`` and ``pooled_score_NAME``. A
         function that fails on made rows is refused; one that fails later has NaN there, with a RuntimeWarning.
       score_every: evaluations between two that have scores, which are NaN elsewhere; None: the last evaluation alone.
+      clients_per_evaluation: the number of seen clients that an evaluation judges; None: all. They are drawn uniformly
+        without replacement from those with training and test rows, by seed and round, so they are the same for all
+        algorithms. The others are NaN there, and metrics over clients (also sums and counts of clients, ``keep_best``
+        and callbacks) are over the judged ones. The last evaluation and those of ``evaluate_at`` judge all. So does
+        every evaluation unseen clients, test rows that all clients share, and ``scores``, while
+        ``objective_gradient_norm`` is NaN unless all are judged.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears in the server or in
@@ -307,6 +315,7 @@ def simulate(
     plan = starting_from(algorithm_or_plan, initial_model)
     schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, execution or Execution(), non_finite)
     schedule = schedule._replace(extra_metrics=extra_metrics, scores=scores_of(scores), score_every=score_every)
+    schedule = schedule._replace(clients_per_evaluation=clients_per_evaluation, all_at=evaluate_at)
     hooks = Hooks(callbacks, on_memory, checkpoint, keep_best, on_evaluated)
     (result,) = run_plans([plan], federation, schedule, [reference], hooks, initial=initial, leave_records=True)
     return result
@@ -329,6 +338,7 @@ def sweep(
     extra_metrics: Sequence[str] = (),
     scores: Sequence[Asked] = (),
     score_every: int | None = None,
+    clients_per_evaluation: int | None = None,
 ) -> list[Result]:
     """Runs every plan with every seed in one compiled program; the plans differ only in floats and arrays.
 
@@ -343,7 +353,7 @@ def sweep(
       callbacks, on_memory, checkpoint: as for ``simulate``, for all runs together; one ``Block`` has all runs.
       execution: as for ``simulate``; "trial" times the whole sweep.
       non_finite: as for ``simulate``; "stop" stops all runs.
-      rounds, evaluate_every, extra_metrics, scores, score_every: as for ``simulate``.
+      rounds, evaluate_every, extra_metrics, scores, score_every, clients_per_evaluation: as for ``simulate``.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
@@ -363,6 +373,7 @@ def sweep(
         raise ValueError(f"expected one reference for each of {len(plans)} plans, got {len(references)}")
     schedule = Schedule(rounds, seeds, evaluate_every, (), execution or Execution(), non_finite)
     schedule = schedule._replace(extra_metrics=extra_metrics, scores=scores_of(scores), score_every=score_every)
+    schedule = schedule._replace(clients_per_evaluation=clients_per_evaluation)
     return run_plans(plans, federation, schedule, references, Hooks(callbacks, on_memory, checkpoint, keep_best))
 
 

@@ -30,7 +30,7 @@ from fljax.engine.offload.host_data import AHEAD, BlockSize, BlockSizes, HostDat
 from fljax.engine.offload.programs import ClientBlock
 from fljax.engine.programs.program import Inputs, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes
-from fljax.engine.rounds.evaluate import GRADIENT_NORM, Scope
+from fljax.engine.rounds.evaluate import GRADIENT_NORM, Scope, draw, placed
 from fljax.engine.rounds.round import TrainedCohort
 from fljax.engine.rounds.states import State
 from fljax.metrics.scores import Predicted
@@ -134,9 +134,10 @@ class OffloadRun(NamedTuple):
         begun = copy._replace(round=copy.round.at[run].set(number), diverged=copy.diverged.at[run].set(none))
         return jax.device_get(self._round(begun, run, round)[1])
 
-    def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
-        """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
-        scores = [self._judge(state, run) for run in range(len(self.seeds))]
+    def evaluate(self, state: State, done: int, whole: bool = True) -> dict[str, Labelled]:
+        """Losses and accuracies of clients of all runs, ``[runs, N]`` and ``[runs, U]``, as ``Programs.evaluate``."""
+        judged = 0 if whole else self.spec.judged
+        scores = [self._judge(state, run, done, judged) for run in range(len(self.seeds))]
         return _stacked_on_host(jax.device_get(scores))
 
     def predictions(self, state: State) -> dict[str, Predicted]:
@@ -186,12 +187,19 @@ class OffloadRun(NamedTuple):
             after = after._replace(clients=state.clients)
         return after, {**info, "polled": selection.polled}
 
-    def _judge(self, state: State, run: int) -> dict[str, Labelled]:
+    def _judge(self, state: State, run: int, done: int, judged: int) -> dict[str, Labelled]:
         arguments, sizes = (self.spec, self.layout, self.inputs, jnp.int32(run), self._small(state)), self.sizes
         judge_seen, judge_unseen = (
             functools.partial(judge, *arguments) for judge in (programs.judge_block, programs.judge_unseen)
         )
-        seen = self._joined(run, state, sizes.judge_seen, judge_seen) if self.scope.seen else {}
+        seen, id = {}, None
+        if self.scope.seen:
+            clients: Any = self.inputs.federation.clients
+            if judged:
+                own = clients if clients.id.ndim == 1 else trees.take(clients, run % len(clients.id))
+                id = draw(self.seeds[run], jnp.int32(done), own, judged)
+            seen = self._joined(run, state, sizes.judge_seen, judge_seen, id=id)
+            seen = seen if id is None else placed(seen, id, clients.id.shape[-1])
         has_unseen = self.scope.unseen and self.inputs.federation.unseen is not None
         unseen = self._joined(run, None, sizes.judge_unseen, judge_unseen) if has_unseen else {}
         first = None
@@ -209,6 +217,7 @@ class OffloadRun(NamedTuple):
         size: BlockSize,
         function: Callable[[ClientBlock], PyTree],
         numpy: Any = jnp,
+        id: Array | None = None,
     ) -> PyTree:
         """Results of blocks, concatenated along clients, on the device or on the host (``numpy``)."""
         parts: list[PyTree] = []
@@ -216,7 +225,7 @@ class OffloadRun(NamedTuple):
         def keep(place: np.ndarray, rows: PyTree) -> None:
             parts.append(jax.tree.map(numpy.asarray, _first(rows, len(place))))
 
-        self._blocks(run, state, size, function, keep)
+        self._blocks(run, state, size, function, keep, id)
         return jax.tree.map(lambda *leaves: numpy.concatenate(leaves), *parts) if parts else {}
 
     def _blocks(
@@ -226,12 +235,17 @@ class OffloadRun(NamedTuple):
         size: BlockSize,
         function: Callable[[ClientBlock], PyTree],
         keep: Callable[[np.ndarray, PyTree], None],
+        id: Array | None = None,
     ) -> None:
-        """``in_blocks`` of a run's clients, with their rows and states."""
+        """``in_blocks`` of a run's clients (``id``; None: all), with their rows and states."""
         federation = self.inputs.federation
         clients: Any = federation.unseen if size.unseen else federation.clients
-        count = clients.id.shape[-1]
-        in_blocks(count, size.clients, lambda place: function(self._client_block(state, run, place, size)), keep)
+        ids = np.arange(clients.id.shape[-1], dtype=np.int32) if id is None else np.asarray(id, np.int32)
+
+        def of_block(place: np.ndarray) -> PyTree:
+            return function(self._client_block(state, run, ids[place], size))
+
+        in_blocks(len(ids), size.clients, of_block, keep)
 
     def _client_block(self, state: State | None, run: int, place: np.ndarray, size: BlockSize) -> ClientBlock:
         """The block of the clients at these places, moved to the devices."""

@@ -229,6 +229,7 @@ class Spec(NamedTuple):
     non_finite: NonFinite = "freeze"  # see ``one_round``
     extra: tuple[str, ...] = ()  # what evaluations judge for metrics that were asked for, see ``needs_of``
     global_model: Any = None  # where the Server has the model that all clients use (``evaluation.GlobalModel``)
+    judged: int = 0  # how many seen clients evaluations but the last one judge; 0: all
 
     def arguments(self, traced: list[Any]) -> dict[str, Any]:
         """The arguments of the builder, with the traced leaves put back."""
@@ -461,8 +462,14 @@ def evaluate_runs(spec: Spec, layout: Layout, inputs: Inputs, state: State, roun
 
     def one_run(algorithm: Algorithm, data: Federation, layout: Layout, run: _Judged) -> dict[str, Labelled]:
         given = algorithm, data, layout, run.state, round
-        scores = evaluation.evaluate_state(*given, spec.valid, spec.common, spec.extra)
-        return scores if run.required is None else scores | gradient_norm(*given, run.required)
+        scores = evaluation.evaluate_state(*given, spec.valid, spec.common, spec.extra, spec.judged)
+        if run.required is None:
+            return scores
+        norm = functools.partial(gradient_norm, *given, run.required)
+        if not spec.judged:
+            return scores | norm()
+        # It adds up gradients of all clients.
+        return scores | jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), eager.shapes_of(norm))
 
     judged = _Judged(state.seed, state, inputs.required)
     return keep_everywhere(map_runs(spec, layout, inputs, judged, one_run), layout)
@@ -474,10 +481,10 @@ LONGEST = 1024
 LONGEST_ON_CORES = 31
 
 
-def check_lengths(rounds: int, evaluate_every: int | None = None) -> None:
-    """Checks the numbers of rounds of a run, and between two of its evaluations."""
+def check_lengths(rounds: int, **others: int | None) -> None:
+    """Checks the number of rounds of a run, and positive numbers of its evaluations by name; None: not given."""
     given: list[tuple[str, Any, int]] = [("rounds", rounds, 0)]
-    given += [] if evaluate_every is None else [("evaluate_every", evaluate_every, 1)]
+    given += [(name, number, 1) for name, number in others.items() if number is not None]
     for name, number, least in given:
         if not (is_whole(number) and least <= number < ROUNDS):
             raise ValueError(f"expected {name} to be a whole number from {least} to {ROUNDS - 1}, got {shown(number)}")
@@ -660,7 +667,7 @@ def judge_runs(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: 
     if spec.global_model is None or eager.is_on():
         return evaluate_runs(spec, layout, inputs, state, round)
     if spec.global_model.counts:
-        counted = count_clients(spec, layout, inputs, _without_clients(state), round)
+        counted = count_clients(spec._replace(judged=0), layout, inputs, _without_clients(state), round)
     else:
         counted = replicate(tuple(np.ones(shape, bool) for shape in _shapes(inputs, state)), layout.devices)
     return evaluate_runs(*_of_model(spec, layout, inputs), _served(spec, state, *counted), round)
@@ -673,22 +680,23 @@ def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: 
     yield begun
     state = with_shardings(begun.out_info, state_shardings(begun.out_info, layout))
     yield run_rounds.trace(spec, layout, capacity, inputs, state, zero, zero)
+    judging = [spec._replace(judged=count) for count in dict.fromkeys((spec.judged, 0))]  # the last one judges all
     if spec.global_model is None:
-        yield evaluate_runs.trace(spec, layout, inputs, state, zero)
+        yield from (evaluate_runs.trace(each, layout, inputs, state, zero) for each in judging)
         return
     if spec.global_model.counts:
-        yield count_clients.trace(spec, layout, inputs, _without_clients(state), zero)
+        yield count_clients.trace(spec._replace(judged=0), layout, inputs, _without_clients(state), zero)
     counted = (jax.ShapeDtypeStruct(shape, np.dtype(bool)) for shape in _shapes(inputs, state))
     served = _served(spec, state, *counted)
     served = with_shardings(served, state_shardings(served, layout))
-    yield evaluate_runs.trace(*_of_model(spec, layout, inputs), served, zero)
+    yield from (evaluate_runs.trace(*_of_model(each, layout, inputs), served, zero) for each in judging)
 
 
 def _of_model(spec: Spec, layout: Layout, inputs: Inputs) -> tuple[Spec, Layout, Inputs]:
     """The arguments of the evaluation of ``serve_model``, which are the same for all algorithms of a task."""
     plan = Plan(serve_model, {"task": task_given(spec, inputs.traced)})
     serving, traced, by_seed = split_plan(plan)
-    serving = serving._replace(valid=spec.valid, common=spec.common, extra=spec.extra)
+    serving = serving._replace(valid=spec.valid, common=spec.common, extra=spec.extra, judged=spec.judged)
     # Nobody trains side by side.
     return serving, layout._replace(clients=1), Inputs(traced, by_seed, inputs.federation)
 

@@ -62,6 +62,7 @@ def evaluate_state(
     valid: bool = False,
     common: bool = False,
     needs: Collection[str] = (),
+    judged: int = 0,  # seen clients, which are drawn; 0: all
 ) -> dict[str, Labelled]:
     """Test loss and accuracy of every client, ``[N]`` by id, ``unseen_`` [U], and of the server's models, by name."""
     # ``global_`` is the prefix of the global model, judged once if tests are ``common`` (``same_tests``), ``server_``
@@ -74,13 +75,13 @@ def evaluate_state(
     seen: Found = {}
     unseen: Found = {}
     if scope.seen:
-        seen = judge_seen(judge, layout, scope)
+        seen = judge_drawn(judge, layout, scope, judged) if judged else judge_seen(judge, layout, scope)
     if scope.unseen and federation.unseen is not None:
         unseen = judge_unseen(judge_of_unseen, layout, scope)
     if scope.once:
         # The first client with test rows gives the scores of all clients.
-        judged = jnp.argmax(federation.clients.test.size > 0)
-        client, client_state = trees.take((federation.clients, state.clients), judged)
+        place = jnp.argmax(federation.clients.test.size > 0)
+        client, client_state = trees.take((federation.clients, state.clients), place)
         scores = judge_once(judge, client, client_state, scope)
         seen |= counted_once(judge, federation.clients, scores, scope)
         if federation.unseen is not None:
@@ -213,6 +214,27 @@ def judge_seen(judge: Judge, layout: Layout, scope: Scope, id: Int[Array, " clie
         return scores | {_VALID: judge.score(client, model, "valid")}
 
     return _of_seen(judge, layout, id, one)
+
+
+def draw(seed: Array, round: Array, clients: ClientData, count: int) -> Int[Array, " count"]:
+    """The ids, in order, of ``count`` seen clients that an evaluation judges, of those with training and test rows."""
+    able = (clients.train.size > 0) & (clients.test.size > 0)
+    number = jax.random.uniform(round_key(seed, Purpose.EVALUATE, round), able.shape, jnp.float32)
+    return jnp.sort(jax.lax.top_k(jnp.where(able, number, -1.0), count)[1])
+
+
+def placed(found: Found, id: Int[Array, " count"], population: int) -> Found:
+    """Scores of the clients ``id`` among those of all clients; NaN for the others."""
+    return jax.tree.map(lambda scores: jnp.full(population, jnp.nan, scores.dtype).at[id].set(scores), found)
+
+
+def judge_drawn(judge: Judge, layout: Layout, scope: Scope, count: int) -> Found:
+    """``judge_seen`` of ``count`` clients that are drawn; NaN for the others."""
+    federation, state = judge.federation, judge.state
+    id = draw(state.seed, judge.round, federation.clients, count)
+    clients, kept = trees.take((federation.clients, state.clients), id)
+    some = judge._replace(federation=federation._replace(clients=clients), state=state._replace(clients=kept))
+    return placed(judge_seen(some, layout, scope, id), id, federation.clients.id.shape[0])
 
 
 def _of_seen(

@@ -63,6 +63,7 @@ class Purpose(enum.IntEnum):
     UNSEEN_STANDALONE = 10
     INIT_STANDALONE = 11
     UNSEEN_INIT_STANDALONE = 12
+    EVALUATE = 13
 
 
 # Numbers below which keys differ: ``round_key`` takes rounds in 27 bits, ``client_key`` ids in 24 and slots in 8.

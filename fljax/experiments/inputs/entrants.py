@@ -217,6 +217,7 @@ def describe_comparison(setup: Setup, local: Local) -> str:
             "rounds": setup.rounds,
             "seeds": list(setup.seeds),
             "evaluate_every": setup.evaluate_every,
+            "clients_per_evaluation": setup.clients_per_evaluation,
             "clients_per_round": setup.clients_per_round,
             "non_finite": setup.non_finite,
             "precision": setup.execution.precision,

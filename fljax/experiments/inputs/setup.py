@@ -492,6 +492,7 @@ class Setup(NamedTuple):
     extra_metrics: tuple[str, ...] = ()
     scores: tuple[Score, ...] = ()
     score_every: int | None = None  # evaluations between two that have scores; None: the last one alone
+    clients_per_evaluation: int | None = None
     pool: Federation | None = None  # of pooled algorithms; None: it is made when it is asked for
 
     @property
@@ -575,6 +576,7 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         requirement=None if resolved.requirement is None else requirement_of(Requirement(**resolved.requirement)),
         scores=resolved.scores,
         score_every=config.metrics.score_every,
+        clients_per_evaluation=config.clients_per_evaluation,
     )
 
 
