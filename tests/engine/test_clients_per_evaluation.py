@@ -24,6 +24,7 @@ from tests.toys.runs import Killed, assert_close_results, assert_same_results, k
 COUNT, PLAIN = 2, Execution(2, devices=1, evaluation=2)
 HOST = PLAIN._replace(examples="host", client_states="host")
 RUN: dict[str, Any] = {"rounds": 4, "seeds": (0, 3), "evaluate_every": 1, "evaluate_at": [2], "execution": PLAIN}
+THOROUGH = ("fedavg", "ditto", "incfl", "ipfl", "iafl", "fedfomo", "ifca")
 ALL, SOME = [2, 4], [0, 1, 3]  # evaluations
 
 
@@ -37,7 +38,7 @@ def losses(result: Result) -> np.ndarray:
     return result.metrics["test_loss"].transpose("seed", "evaluated_round", "client").values
 
 
-@pytest.mark.parametrize("name", chosen([*REGISTRY, "byzantine(fedavg)"], quick=("ditto",), slow=()))
+@pytest.mark.parametrize("name", chosen([*REGISTRY, "byzantine(fedavg)"], ("ditto",), set(REGISTRY) - set(THOROUGH)))
 def test_judged_clients_have_the_values_of_the_evaluation_of_all(name: str) -> None:
     found, whole = simulate(name), simulate(name, clients_per_evaluation=None)
     known = np.isfinite(losses(found))
