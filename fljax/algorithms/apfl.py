@@ -2,8 +2,9 @@
 
 Source: Deng, Kamani and Mahdavi, "Adaptive personalized federated learning" (2020), Algorithm 1 and section 4.3.
 Deviations: the global model is that of FedAvg, with a server optimizer. Parameters are mixed, as in the paper (the
-authors' FedTorch mixes outputs, and adds 0.02 alpha to the gradient of alpha); a round's first batch gives the gradient
-of alpha before the first step (in that code after it).
+authors' FedTorch mixes outputs). A step of v_k sees w_k after its step, as in that code. The gradient of alpha is that
+of the mixture by alpha, on a round's first batch before the first step; that code takes it after the step, multiplies
+it by ``alpha^2 + (1 - alpha)^2``, and adds 0.02 alpha.
 """
 
 from __future__ import annotations

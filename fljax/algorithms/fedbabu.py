@@ -2,7 +2,8 @@
 
 Source: Oh et al., "FedBABU: toward enhanced representation for federated image classification" (ICLR 2022), Algorithm
 1. Deviations: a cohort of fixed size is drawn; the authors divide the learning rate by 10 after half and three quarters
-of the rounds, which is a schedule of ``local``. The number of epochs of tuning differs between their tables; 5 is ours.
+of the rounds, which is a schedule of ``local``. The number of epochs of tuning differs between their tables; 5 is the
+default of their options.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Source: Acar et al., "Federated learning based on dynamic regularization" (ICLR 2021), Algorithm 1. The paper's stored
 gradient of client k is ``-alpha g_k`` here, and h is a mean over all clients that have data. Deviations: the authors'
-code divides alpha by the client's relative size (``alpha_scale="size"``), clips gradients to a norm of 10 (about as
-``clip_norm=10`` of ``local``), and reports the mean of the trained models as well.
+code divides alpha by the client's relative size (``alpha_scale="size"``), clips the gradient with ``alpha (g_k - w)``
+to a norm of 10 (``clip_norm=10`` of ``local`` clips the client's own gradient with the whole term), and reports the
+mean of the trained models as well.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 Source: Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated optimization" (NeurIPS
 2020), equation 8 and section 4. Deviations: the authors' code multiplies by the number of local steps in place of
 ``tau_eff`` if there is a proximal term, and adds up both recursions if there is momentum as well; here ``tau_eff`` is
-that of the paper, and the combination is refused. The weight decay of ``local`` is part of the client's objective.
+that of the paper, and the combination is refused. Momentum of the server is that of ``server_optimizer``: it adds up
+updates, and that code updates divided by the learning rate, which is the same while the rate is. The weight decay of
+``local`` is part of the client's objective.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """FedRep: clients learn a body together; in each round they first fit their own head to it.
 
 Source: Collins et al., "Exploiting shared representations for personalized federated learning" (ICML 2021), Algorithm
-1. Deviations: bodies are averaged by size, as in the authors' code (uniformly in the paper), and a cohort of fixed size
-is drawn. In that code the last round trains the heads of all clients for at least 10 epochs; here ``final_epochs`` does
-so at every deployment. The momentum of 0.5 and the decay of weights alone of that code are options of ``Local``. The
-code averages heads, too, but only for clients that have none.
+1. Deviations: bodies are averaged by size, as in the authors' code for FEMNIST and Sent140 (uniformly in the paper and
+for its other data), and a cohort of fixed size is drawn. What is held has no gradient; with PyTorch before 2.0 momentum
+and decay moved it in that code. In that code the last round trains the heads of all clients for at least 10 epochs;
+here ``final_epochs`` does so at every deployment. The momentum of 0.5 and the decay of weights alone of that code are
+options of ``Local``. The code averages heads, too, but only for clients that have none.
 """
 
 from __future__ import annotations

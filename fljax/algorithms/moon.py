@@ -1,9 +1,11 @@
 """MOON: local training holds representations near those of the received model, and away from those of before.
 
 Source: Li, He and Song, "Model-contrastive federated learning" (CVPR 2021), Algorithm 1. Deviations: a client that
-never trained compares with the received model itself, which makes the term constant (the authors' code compares with
-another random network for each client); representations are those of evaluation mode. The paper takes representations
-behind a projection head of two dense layers: a model with two more dense layers in front of its head has these.
+never trained compares with the received model itself, which makes the term constant, as it is in the first round of the
+authors' code (in later rounds that code compares with another random network for each such client); representations are
+those of evaluation mode. With ``buffer > 1`` they are of different rounds; in that code an absent client's last model
+enters again. The paper takes representations behind a projection head, a dense layer, ReLU, and a dense layer without
+one: a model of your own can have these in front of its head, while those of ``fljax.models`` end in ReLU.
 """
 
 from __future__ import annotations

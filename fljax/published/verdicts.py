@@ -40,7 +40,7 @@ SPREADS = {"IAFL": STANDARD_ERROR, "IP-FL": DEVIATION_OVER_CLIENTS}
 
 # The number of seeds behind a printed number, by paper, and where a table has another number. IP-FL does not print it.
 # Nor does MaxFL, nor what its "±" is: both are assumed to be INCFL's, whose numbers two of its tables repeat.
-SEEDS = {"IAFL": 10, "INCFL": 3, "MaxFL": 3}
+SEEDS = {"IAFL": 10, "INCFL": 3, "MaxFL": 3, "PFLlib": 3}
 SEEDS_OF_TABLES = {("IAFL", f"Table{number}"): 3 for number in (8, 9, 10)}
 
 

@@ -264,3 +264,16 @@ def test_the_page_has_the_cluster_of_each_client(tmp_path: Any) -> None:
     report.write_page(tmp_path / "x.html", metrics, records_of(clients=4), "", {})
     heads = [f"<th>{label}, seed {seed}</th>" for label in ALGORITHMS[1:] for seed in (7, 8)]
     assert "".join(heads) in "".join((tmp_path / "x.html").read_text(encoding="utf-8").split("\n"))
+
+
+def test_records_that_another_one_of_the_same_name_has_spread_are_no_clusters() -> None:
+    """As of AFL and FedEM in run folders of before."""
+    mixed, _ = drawn("mixture", 0)
+    other = mixed[["cohort_id", "cohort_present"]].assign(
+        mixture=(("seed", "round", "client"), np.ones((SEEDS, ROUNDS, CLIENTS)))
+    )
+    chosen, expected = drawn("chosen_cluster", 0)
+    records = join({"fedem": mixed, "afl": other, "ifca": chosen})
+    table = report.client_clusters(Results(xr.Dataset(coords=records.coords), records))
+    np.testing.assert_array_equal(table["ifca"].astype(float).to_numpy().T, expected)
+    assert {label for label, _ in table} == {"ifca"}
