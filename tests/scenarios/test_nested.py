@@ -26,6 +26,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "appeal_based": {"threshold": 1e9},
     "availability": {"trace": np.ones((1, POPULATION))},
     "byzantine": {"fraction": 0.4},
+    "client_sampling": {"by": "size"},
     "clipped": {"norm": 1.0, "noise": 0.1},
     "drift": {"at": 0},
     "dropout": {"rate": 0.0},

@@ -1,0 +1,123 @@
+"""Client sampling: clients are drawn with unequal probabilities, by size, loss, contribution or numbers of one's own.
+
+Source: FedProx ("Federated optimization in heterogeneous networks") draws by size; "Towards understanding biased client
+selection in federated learning" prefers large losses. Deviations: FedProx draws with replacement; power-of-choice takes
+the largest losses of candidates, and here they are weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key, PyTree, Real
+
+from fljax.core.values import LOSSES, Count, check_by_client, checked
+from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Seat
+from fljax.protocol.messages import Report
+from fljax.scenarios import common
+from fljax.scenarios.common import WithReport
+
+ByClient = Annotated[Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]], LOSSES]
+
+
+class SamplingServer(NamedTuple):
+    """The wrapped Server, and the number of training rows by client id."""
+
+    inner: PyTree
+    size: Int[Array, " N"]
+
+
+@checked
+def client_sampling(
+    inner: Algorithm,
+    *,
+    by: Literal["size", "loss", "contribution"] | ByClient | Callable[[Array, PyTree], Any],
+    clients: Count | None = None,
+    contribution: ByClient | None = None,
+) -> Algorithm:
+    """In each round ``clients`` of the available clients are drawn, and the algorithm selects among these alone.
+
+    One after the other is drawn without replacement, client k with the probability ``w_k / sum_j w_j`` over the clients
+    that are left. A client whose weight is 0, negative or NaN is never drawn, and one of infinite weight before all
+    others. A cohort with fewer rows than drawn clients takes some of them as the algorithm does, and further rows stay
+    empty.
+
+    Aggregation does not change: if it weighs by size, as ``fedavg`` does by default, sampling by size counts sizes
+    twice. The plain mean (``weights = "uniform"``) of a single drawn client, or of draws with replacement as in FedProx,
+    has the expectation of the mean by size. Without replacement, large clients are in it less often than that.
+
+    Args:
+      inner: any algorithm.
+      by: the weights w. "size": the number of training rows before round 0; "loss": of the model that a client would
+        deploy, on its training rows, by a poll in each round, which an algorithm that polls less often then has, too;
+        "contribution": what clients report in a poll; numbers by client id ``[N]``, or ``[rounds, N]``, where round t
+        uses row ``t % rounds``; or a function ``(round, ballots) -> [N]`` of inner's ballots (``()`` without a poll).
+      clients: their number; None: as many as the cohort has rows.
+      contribution: for ``by = "contribution"``, as for ``iafl``. An experiment gives the algorithm's contributions, or
+        standalone accuracies.
+
+    Returns:
+      The algorithm. Nested samplings draw independently, the outer one first.
+
+    Raises:
+      ValueError: if a name is not valid, ``contribution`` is missing, or numbers are for another number of clients.
+    """
+    number = common.key_number(inner, "client_sampling", common.CLIENT_SAMPLING)
+    asked = by if isinstance(by, str) and by != "size" else None
+    given = contribution if asked == "contribution" else None if isinstance(by, str) or callable(by) else by
+    if asked == "contribution" and given is None:
+        raise ValueError("expected contribution to be numbers by client for client_sampling by contribution, got None")
+    table, wrapped = None if given is None else jnp.asarray(given), common.with_server(inner)
+
+    def init_server(key: Key[Array, ""], census: Census) -> SamplingServer:
+        check_by_client(asked or "by", 0 if table is None else table, census.train.shape[0])
+        return SamplingServer(inner.init_server(key, census), census.train)
+
+    def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> WithReport:
+        ballot = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
+        if table is None:
+            return WithReport(Report(common.deployed_scores(inner, "train", key, seat, down, client, data)[0]), ballot)
+        now = table if table.ndim == 1 else table[jnp.minimum(seat.round, len(table) - 1)]
+        return WithReport(Report(contribution=now[seat.id]), ballot)
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: SamplingServer, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
+        weight, own = server.size, ballots
+        if asked is not None:
+            weight, own = getattr(ballots.report, asked), ballots.inner
+        elif table is not None:
+            weight = table if table.ndim == 1 else table[round % len(table)]
+        elif callable(by):
+            weight = jnp.asarray(by(round, ballots))
+            check_by_client("weights", weight, available.population, tables=False)
+        rows = clients or jax.eval_shape(inner.select, key, round, server.inner, own, available)[1].id.shape[0]
+        drawn = _draw(jax.random.fold_in(key, number), jnp.where(available.mask(), weight, 0), rows)
+        return wrapped.select(key, round, server, own, available.only(drawn))
+
+    poll = Poll(ask) if asked == "loss" else inner.poll
+    if asked == "contribution":
+        poll = (inner.poll or Poll(ask, shown=False))._replace(ask=ask)
+    scenarios = common.applied_scenarios(inner, "client_sampling")
+    return wrapped._replace(init_server=init_server, poll=poll, select=select, scenarios=scenarios)
+
+
+def _draw(key: Key[Array, ""], weight: Real[Array, " N"], rows: int) -> Bool[Array, " N"]:
+    """Who is drawn, one after the other in proportion to weights: the largest of Gumbel's numbers plus logarithms."""
+    logarithm = jnp.log(jnp.where(weight > 0, weight, 0))
+    # The bound is above any finite logarithm plus any of these numbers; infinite weights come first, in random order.
+    score = jnp.minimum(logarithm, 1000) + jax.random.gumbel(key, weight.shape, jnp.float32)
+    _, id = jax.lax.top_k(score, min(rows, weight.shape[0]))
+    return jnp.zeros(weight.shape, bool).at[id].set(weight[id] > 0)
+
+
+ENTRY = common.Entry(
+    client_sampling,
+    "clients are drawn by size, loss, contribution or given weights",
+    {"by": "contribution", "contribution": (0.2, 1.0, 0.0, 3.0, 0.5), "clients": 3},
+    ("li2020federated", "cho2022towards"),
+    flat=("contribution",),
+)
