@@ -50,7 +50,7 @@ NESTED = 1000
 
 
 class WithReport(NamedTuple):
-    """What a client reports for a scenario's select, and the wrapped algorithm's ballot."""
+    """What clients report for a scenario's select, and the wrapped algorithm's ballot or Server."""
 
     report: Report
     inner: PyTree

@@ -1,4 +1,4 @@
-"""Client sampling: clients are drawn with unequal probabilities, by size, loss, contribution or numbers of one's own.
+"""Client sampling: cohorts are drawn by size, loss, contribution or numbers of one's own.
 
 Source: FedProx ("Federated optimization in heterogeneous networks") draws by size; "Towards understanding biased client
 selection in federated learning" prefers large losses. Deviations: FedProx draws with replacement; power-of-choice takes
@@ -8,11 +8,11 @@ the largest losses of candidates, and here they are weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key, PyTree, Real
+from jaxtyping import Array, Int, Key, PyTree, Real
 
 from fljax.core.values import LOSSES, Count, check_by_client, checked
 from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Seat
@@ -21,13 +21,6 @@ from fljax.scenarios import common
 from fljax.scenarios.common import WithReport
 
 ByClient = Annotated[Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]], LOSSES]
-
-
-class SamplingServer(NamedTuple):
-    """The wrapped Server, and the number of training rows by client id."""
-
-    inner: PyTree
-    size: Int[Array, " N"]
 
 
 @checked
@@ -41,20 +34,19 @@ def client_sampling(
     """In each round ``clients`` of the available clients are drawn, and the algorithm selects among these alone.
 
     One after the other is drawn without replacement, client k with the probability ``w_k / sum_j w_j`` over the clients
-    that are left. A client whose weight is 0, negative or NaN is never drawn, and one of infinite weight before all
-    others. A cohort with fewer rows than drawn clients takes some of them as the algorithm does, and further rows stay
-    empty.
+    that are left; infinite weights come first, and weights of 0, below 0 or NaN never. If the cohort has fewer rows,
+    the algorithm selects some of the drawn clients; further rows stay empty.
 
-    Aggregation does not change: if it weighs by size, as ``fedavg`` does by default, sampling by size counts sizes
-    twice. The plain mean (``weights = "uniform"``) of a single drawn client, or of draws with replacement as in FedProx,
-    has the expectation of the mean by size. Without replacement, large clients are in it less often than that.
+    Aggregation does not change: with weights by size, as in ``fedavg``, sampling by size counts sizes twice. The plain
+    mean (``weights = "uniform"``) of one drawn client, or of draws with replacement as in FedProx, is the mean by size
+    in expectation. Without replacement, large clients are in it less often.
 
     Args:
       inner: any algorithm.
-      by: the weights w. "size": the number of training rows before round 0; "loss": of the model that a client would
-        deploy, on its training rows, by a poll in each round, which an algorithm that polls less often then has, too;
-        "contribution": what clients report in a poll; numbers by client id ``[N]``, or ``[rounds, N]``, where round t
-        uses row ``t % rounds``; or a function ``(round, ballots) -> [N]`` of inner's ballots (``()`` without a poll).
+      by: the weights w. "size": numbers of training rows before round 0; "loss": of the models that clients would
+        deploy, on their training rows; "contribution": as reported; numbers by client id ``[N]``, or ``[rounds, N]``
+        with row ``t % rounds`` in round t; or a function ``(round, ballots) -> [N]`` of inner's ballots, ``()`` without
+        a poll. By loss or contribution, all clients are polled in each round, also for ``inner``.
       clients: their number; None: as many as the cohort has rows.
       contribution: for ``by = "contribution"``, as for ``iafl``. An experiment gives the algorithm's contributions, or
         standalone accuracies.
@@ -72,9 +64,9 @@ def client_sampling(
         raise ValueError("expected contribution to be numbers by client for client_sampling by contribution, got None")
     table, wrapped = None if given is None else jnp.asarray(given), common.with_server(inner)
 
-    def init_server(key: Key[Array, ""], census: Census) -> SamplingServer:
+    def init_server(key: Key[Array, ""], census: Census) -> WithReport:
         check_by_client(asked or "by", 0 if table is None else table, census.train.shape[0])
-        return SamplingServer(inner.init_server(key, census), census.train)
+        return WithReport(Report(size=census.train), inner.init_server(key, census))
 
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> WithReport:
         ballot = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
@@ -84,9 +76,9 @@ def client_sampling(
         return WithReport(Report(contribution=now[seat.id]), ballot)
 
     def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: SamplingServer, ballots: PyTree, available: Available
+        key: Key[Array, ""], round: Int[Array, ""], server: WithReport, ballots: PyTree, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
-        weight, own = server.size, ballots
+        weight, own = server.report.size, ballots
         if asked is not None:
             weight, own = getattr(ballots.report, asked), ballots.inner
         elif table is not None:
@@ -94,24 +86,22 @@ def client_sampling(
         elif callable(by):
             weight = jnp.asarray(by(round, ballots))
             check_by_client("weights", weight, available.population, tables=False)
+        weight = jnp.where(available.mask() & (weight > 0), weight, 0)
+        # The bound is above all finite logarithms, also with Gumbel's numbers: infinite weights are drawn first.
+        score = jnp.minimum(jnp.log(weight), 1000)
+        score += jax.random.gumbel(jax.random.fold_in(key, number), weight.shape, jnp.float32)
         rows = clients or jax.eval_shape(inner.select, key, round, server.inner, own, available)[1].id.shape[0]
-        drawn = _draw(jax.random.fold_in(key, number), jnp.where(available.mask(), weight, 0), rows)
+        _, id = jax.lax.top_k(score, min(rows, available.population))
+        drawn = jnp.zeros(weight.shape, bool).at[id].set(weight[id] > 0)
         return wrapped.select(key, round, server, own, available.only(drawn))
 
-    poll = Poll(ask) if asked == "loss" else inner.poll
-    if asked == "contribution":
-        poll = (inner.poll or Poll(ask, shown=False))._replace(ask=ask)
-    scenarios = common.applied_scenarios(inner, "client_sampling")
-    return wrapped._replace(init_server=init_server, poll=poll, select=select, scenarios=scenarios)
-
-
-def _draw(key: Key[Array, ""], weight: Real[Array, " N"], rows: int) -> Bool[Array, " N"]:
-    """Who is drawn, one after the other in proportion to weights: the largest of Gumbel's numbers plus logarithms."""
-    logarithm = jnp.log(jnp.where(weight > 0, weight, 0))
-    # The bound is above any finite logarithm plus any of these numbers; infinite weights come first, in random order.
-    score = jnp.minimum(logarithm, 1000) + jax.random.gumbel(key, weight.shape, jnp.float32)
-    _, id = jax.lax.top_k(score, min(rows, weight.shape[0]))
-    return jnp.zeros(weight.shape, bool).at[id].set(weight[id] > 0)
+    shown = asked == "loss" or (inner.poll is not None and inner.poll.shown)
+    return wrapped._replace(
+        init_server=init_server,
+        poll=inner.poll if asked is None else Poll(ask, shown=shown),
+        select=select,
+        scenarios=common.applied_scenarios(inner, "client_sampling"),
+    )
 
 
 ENTRY = common.Entry(

@@ -17,6 +17,7 @@ from fljax.engine.rounds.states import by_id, initial_state, poll
 from fljax.experiments.run import run as run_config
 from fljax.protocol import Available, Poll
 from fljax.scenarios import client_sampling
+from tests.experiments.test_decisions import RAW
 from tests.laws.cases import ALGORITHMS, EIGHT
 from tests.scenarios.tools import LOCAL, TASK, losses, run, taking_part
 from tests.toys.federation import tiny_federation
@@ -94,7 +95,7 @@ def test_samplings_inside_each_other_are_independent() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_selects_among_those_that_are_drawn(name: str) -> None:
     inner = ALGORITHMS[name].build(TASK, LOCAL, **ALGORITHMS[name].example)
-    samplings = {"by": "size", "clients": 5}, {"by": (1.0, 0.0, 2.0, 0.0, 3.0)}
+    samplings: Any = {"by": "size", "clients": 5}, {"by": (1.0, 0.0, 2.0, 0.0, 3.0)}
 
     @jax.jit
     def selected() -> Any:
@@ -116,8 +117,9 @@ def test_every_algorithm_selects_among_those_that_are_drawn(name: str) -> None:
 def test_drawing_everybody_changes_nothing(name: str) -> None:
     inner = ALGORITHMS[name].build(TASK, LOCAL, **ALGORITHMS[name].example)
     plain, records = run(inner, tiny_federation(), 2)
-    for by in ("size", "contribution"):
-        found, others = run(client_sampling(inner, by=by, clients=5, contribution=OWN), tiny_federation(), 2)
+    for by in ("size", "loss", "contribution"):
+        sampled = client_sampling(inner, by=by, clients=5, contribution=OWN)  # type: ignore[arg-type]
+        found, others = run(sampled, tiny_federation(), 2)
         jax.tree.map(np.testing.assert_array_equal, plain[-1].server, found[-1].server.inner)
         jax.tree.map(np.testing.assert_array_equal, plain[-1].clients, found[-1].clients)
         assert list(map(taking_part, records)) == list(map(taking_part, others))
@@ -125,19 +127,10 @@ def test_drawing_everybody_changes_nothing(name: str) -> None:
 
 @pytest.mark.thorough
 def test_samplings_of_a_config() -> None:
-    ways = ("size", "loss", "contribution", [1, 0, 1, 0, 0, 0])
-    scenarios = [[{"name": "client_sampling", "by": by}] for by in ways]
-    raw = {
-        "rounds": 6,
-        "data": {"dataset": "blobs", "clients": 6, "partition": "cluster_labels", "partition_options": {"groups": 2}},
-        "model": {"name": "logistic_regression"},
-        "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
-        "participation": {"clients_per_round": 2},
-        "algorithms": [
-            *({"name": "fedavg", "label": f"{each[0]['by']}", "scenarios": each} for each in scenarios),
-            {"name": "iafl", "contribution": [0, 0, 0, 0, 1, 1], "scenarios": scenarios[2]},
-        ],
-    }
-    result = run_config(config.parse(raw))
+    scenarios = [[{"name": "client_sampling", "by": by}] for by in ("size", "loss", "contribution", [1, 0, 1, 0, 0, 0])]
+    entries = [{"name": "fedavg", "label": f"{each[0]['by']}", "scenarios": each} for each in scenarios]
+    entries.append({"name": "iafl", "contribution": [0, 0, 0, 0, 1, 1], "scenarios": scenarios[2]})
+    records = run_config(config.parse({**RAW, "algorithms": entries})).records
     for label, expected in {"iafl": {4, 5}, "[1, 0, 1, 0, 0, 0]": {0, 2}}.items():
-        assert set(result.records["cohort_id"].sel(algorithm=label).values.ravel().tolist()) == expected
+        own = records.sel(algorithm=label)
+        assert set(own["cohort_id"].values[own["cohort_present"].values == 1].tolist()) == expected
