@@ -107,7 +107,7 @@ def client_sampling(
 ENTRY = common.Entry(
     client_sampling,
     "clients are drawn by size, loss, contribution or given weights",
-    {"by": "contribution", "contribution": (0.2, 1.0, 0.0, 3.0, 0.5), "clients": 3},
+    {"by": (0.2, 1.0, 0.0, 3.0, 0.5), "clients": 3},
     ("li2020federated", "cho2022towards"),
-    flat=("contribution",),
+    flat=("by",),
 )
