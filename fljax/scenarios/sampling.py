@@ -48,8 +48,8 @@ def client_sampling(
         with row ``t % rounds`` in round t; or a function ``(round, ballots) -> [N]`` of inner's ballots, ``()`` without
         a poll. By loss or contribution, all clients are polled in each round, also for ``inner``.
       clients: their number; None: as many as the cohort has rows.
-      contribution: for ``by = "contribution"``, as for ``iafl``. An experiment gives the algorithm's contributions, or
-        standalone accuracies.
+      contribution: for ``by = "contribution"``, ``[N]`` or ``[rounds, N]``, whose last row also holds for later rounds.
+        An experiment gives the algorithm's contributions, or standalone accuracies.
 
     Returns:
       The algorithm. Nested samplings draw independently, the outer one first.

@@ -195,7 +195,7 @@ def test_presence_never_grows(outer, inner, federation):
     """A scenario may take clients out of the pool or the cohort and never adds one that the other took out."""
     wrapped = REGISTRY[inner].build(everybody(), **REGISTRY[inner].example)
     states, records = run(REGISTRY[outer].build(wrapped, **REGISTRY[outer].example), federation, 2)
-    # The first round starts from the same state with both. A sampling draws others for those that an outer one left out.
+    # The first round starts from the same state with both. A sampling draws others for those that are left out.
     assert taking_part(records[0]) <= first_round(inner) or inner == outer == "client_sampling"
     for record in records:
         ids = record["cohort_id"][record["cohort_present"]].tolist()
