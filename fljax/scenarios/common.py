@@ -41,11 +41,19 @@ from fljax.protocol import (
     sums,
 )
 from fljax.protocol.algorithm import is_per_client
+from fljax.protocol.messages import Report
 
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
-BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC, ADAPTIVE_EFFORT = range(1001, 1008)
+BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC, ADAPTIVE_EFFORT, CLIENT_SAMPLING = range(1001, 1009)
 NESTED = 1000
+
+
+class WithReport(NamedTuple):
+    """What clients report for a scenario's select, and the wrapped algorithm's ballot or Server."""
+
+    report: Report
+    inner: PyTree
 
 
 class Entry(NamedTuple):

@@ -39,16 +39,16 @@ def misreporting(
     Their training, their state and the rest of their messages are unchanged. Their models are judged as usual, but a
     metric of reported values (``contribution_correlation``) uses the false report.
 
-    ======================  =================================================================
+    ======================  ==============================================================================
     report                  algorithms and scenarios that ask for it
-    ======================  =================================================================
-    loss                    ``incfl``, ``mwfed``, ``afl``, ``qffl``, ``appeal_based``
+    ======================  ==============================================================================
+    loss                    ``incfl``, ``mwfed``, ``afl``, ``qffl``, ``appeal_based``, ``client_sampling``
     size                    ``ipfl``, and algorithms with weights by size (``fedavg``'s default)
     accuracy                ``ipfl``, ``opting_out``
     threshold               ``incfl``, ``mwfed``, ``appeal_based``
-    contribution            ``iafl``
+    contribution            ``iafl``, ``client_sampling``
     bid                     ``ipfl``
-    ======================  =================================================================
+    ======================  ==============================================================================
 
     The scenario has no effect on other algorithms. ``fedsoft``, ``fedfomo`` and the algorithms of CGSV take sizes from
     the census, which stays true. Around a scenario that asks for the value, the scenario and its inner algorithm both

@@ -19,7 +19,7 @@ from fljax.metrics import ROUNDING
 from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Round, Seat, along
 from fljax.protocol.messages import Report
 from fljax.protocol.sums import Streamed, Total, as_streamed
-from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores, keep_rows, with_server
+from fljax.scenarios.common import Entry, WithReport, applied_scenarios, deployed_scores, keep_rows, with_server
 
 
 class OptingServer(NamedTuple):
@@ -28,13 +28,6 @@ class OptingServer(NamedTuple):
     inner: PyTree
     gone: Bool[Array, " N"]
     accuracy: Float[Array, " N"]
-
-
-class OptingBallot(NamedTuple):
-    """A client's report (accuracy of the model that it would deploy) and the wrapped algorithm's ballot."""
-
-    report: Report
-    inner: PyTree
 
 
 @checked
@@ -101,7 +94,7 @@ def opting_out(
             census = census._replace(members=~nobody)
         return OptingServer(inner.init_server(key, census), nobody, nothing)
 
-    def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> OptingBallot:
+    def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> WithReport:
         ballot = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
 
         def judged() -> Array:
@@ -110,13 +103,13 @@ def opting_out(
             return accuracy
 
         if poll_every == every:
-            return OptingBallot(Report(accuracy=judged()), ballot)
+            return WithReport(Report(accuracy=judged()), ballot)
         nothing = jnp.full((), jnp.nan, jax.eval_shape(judged).dtype)
         # The condition is the same for all clients, so the other rounds skip the computation.
-        return OptingBallot(Report(accuracy=jax.lax.cond(seat.round % every == 0, judged, lambda: nothing)), ballot)
+        return WithReport(Report(accuracy=jax.lax.cond(seat.round % every == 0, judged, lambda: nothing)), ballot)
 
     def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: OptingServer, ballots: OptingBallot, available: Available
+        key: Key[Array, ""], round: Int[Array, ""], server: OptingServer, ballots: WithReport, available: Available
     ) -> tuple[OptingServer, Cohort, Info]:
         looks, reported = round % every == 0, ballots.report.accuracy
         # A client that is not polled now still has an earlier ballot, which is NaN if that round judged no model.

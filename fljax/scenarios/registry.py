@@ -15,6 +15,7 @@ from fljax.scenarios.free_riding import ENTRY as free_riding
 from fljax.scenarios.median_clipped import ENTRY as median_clipped
 from fljax.scenarios.misreporting import ENTRY as misreporting
 from fljax.scenarios.opting_out import ENTRY as opting_out
+from fljax.scenarios.sampling import ENTRY as client_sampling
 from fljax.scenarios.strategic import ENTRY as strategic
 
 REGISTRY: dict[str, Entry] = {
@@ -32,4 +33,5 @@ REGISTRY: dict[str, Entry] = {
     "opting_out": opting_out,
     "strategic": strategic,
     "adaptive_effort": adaptive_effort,
+    "client_sampling": client_sampling,
 }

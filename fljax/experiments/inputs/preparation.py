@@ -336,6 +336,12 @@ def check_requirement(parts: Parts, reference: Reference, setup: Setup) -> None:
             )
 
 
+def reads_contribution(build: Callable[..., Any], options: Mapping[str, Any]) -> bool:
+    """Whether a builder reads its parameter ``contribution``: always, or if its option ``by`` says so."""
+    by = argument_of(build, options, "by", "contribution")
+    return is_required(build, "contribution") or (isinstance(by, str) and by == "contribution")
+
+
 def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> bool:
     """Whether a scenario compares clients with the first algorithm."""
     return "baseline" in parameters_of(wrap) and "baseline" not in options
@@ -455,7 +461,10 @@ def build_plan(
     known: dict[str, Any] = {"threshold": required, "contribution": None, "reference": without_validation(reference)}
     wrapping = tuple(zip(wrappers, options, strict=True))
     wanted = {
-        name for each, given in ((build, fixed), *wrapping) for name in arguments_for(each, known) if name not in given
+        name
+        for each, given in ((build, fixed), *wrapping)
+        for name in arguments_for(each, known)
+        if name not in given and (name != "contribution" or reads_contribution(each, given))
     }
     if "contribution" in wanted:
         measured = facts(setup.federation, reference)
