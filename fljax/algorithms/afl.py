@@ -120,7 +120,8 @@ def afl(
                 key, down.model, data.train, task=task, local=local, round=seat.round, state=client
             )
             return Sent(trees.subtract(trained.params, down.model), Report(loss=loss)), trained.state
-        return Sent(training.one_step(task, local, down.model, slope, seat.round), Report(loss=loss)), client
+        own = training.of_client(local, data.train)
+        return Sent(training.one_step(task, own, down.model, slope, seat.round), Report(loss=loss)), client
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: AflServer, ballots: PyTree, available: Available

@@ -100,7 +100,7 @@ def apfl(
             slope = training.gradient(task, at, data.train, *first)
             away = roles.zero_statistics(task, trees.subtract(client.own, down))
             products = jax.tree.map(lambda a, b: jnp.sum(trees.wide(a) * trees.wide(b)), slope, away)
-            eta = training.rate(local, seat.round, share.dtype)
+            eta = training.rate(training.of_client(local, data.train), seat.round, share.dtype)
             share = jnp.clip(share - eta * sum(jax.tree.leaves(products)), 0, 1).astype(share.dtype)
         start, shared_step = training.stepping(down, data.train, task, local, seat.round)
 

@@ -52,7 +52,8 @@ def fednova(
     ``A_k`` is the sum of the weights with which the gradients of the ``tau_k`` steps enter ``Delta_k``. For plain SGD
     it is ``tau_k``; with momentum rho it is ``(tau_k - rho (1 - rho**tau_k) / (1 - rho)) / (1 - rho)``, and with a
     proximal term ``(1 - (1 - eta mu)**tau_k) / (eta mu)``. Clients take different numbers of steps where ``local`` has
-    epochs. Where all take as many, the result is FedAvg's: bit for bit if it is the most that a client can take.
+    epochs, and in the scenario ``heterogeneous_training``, whose factors of eta are factors of ``A_k``, too. Where all
+    take as many, the result is FedAvg's: bit for bit if it is the most that a client can take.
 
     Args:
       task: model and loss.
@@ -83,11 +84,16 @@ def fednova(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, adjust=near)
         dtype = trees.wide(jax.tree.leaves(down)[0]).dtype
         step = jnp.arange(training.most_steps(local, data.train.rows))
-        if is_proximal:
-            terms = jnp.power(1 - training.rate(local, seat.round, dtype) * jnp.asarray(mu, dtype), step)
-        else:
-            terms = jnp.cumsum(jnp.power(jnp.asarray(momentum, dtype), step))
-        work = trees.ratio(jnp.sum(jnp.where(step < trained.steps, terms, 0)), jnp.sum(terms))
+
+        def terms(of: Local) -> Array:
+            if is_proximal:
+                return jnp.power(1 - training.rate(of, seat.round, dtype) * jnp.asarray(mu, dtype), step)
+            return jnp.cumsum(jnp.power(jnp.asarray(momentum, dtype), step))
+
+        own = jnp.where(step < trained.steps, terms(training.of_client(local, data.train)), 0)
+        work = trees.ratio(jnp.sum(own), jnp.sum(terms(local)))
+        if data.train.rate_factor is not None:  # A_max is of the common eta
+            work = work * data.train.rate_factor.astype(work.dtype)
         update = trees.subtract(trained.params, down)
         normalised = trees.scale(update, trees.ratio(1, work))
         return FedNovaUp(roles.replace_statistics(task, normalised, update), work, reported_size(weights, data)), client

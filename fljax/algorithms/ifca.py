@@ -90,7 +90,7 @@ def ifca(
             trained = training.train(key, model, data.train, task=task, local=local, round=round, state=client)
             return trees.subtract(trained.params, model), trained.state
         slope = training.full_gradient(task, model, data.train, training.stream(key, Stream.STEPS))
-        return training.one_step(task, local, model, slope, round), client
+        return training.one_step(task, training.of_client(local, data.train), model, slope, round), client
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[IfcaUp, PyTree]:
         cluster = best(key, down, data)

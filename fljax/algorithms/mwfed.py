@@ -216,7 +216,7 @@ def _pooled(
     total = jax.lax.fori_loop(0, -(-count // batch), one, trees.widened(trees.zeros_like(down.model)))
     samples = count.astype(down.effort.dtype)
     slope = trees.like(trees.scale(total, 1 / jnp.maximum(samples, 1)), down.model)
-    return training.one_step(task, local, down.model, slope, round), samples
+    return training.one_step(task, training.of_client(local, subset), down.model, slope, round), samples
 
 
 ENTRY = Entry(

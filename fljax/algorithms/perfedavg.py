@@ -68,12 +68,13 @@ def perfedavg(
     require_fresh(local, "perfedavg", "whose steps are its own")
     contribute = contribute_by(weights)
 
-    def inner_rate(seat: Seat, params: PyTree) -> float | Array:
-        return training.rate(local, seat.round, jax.tree.leaves(params)[0].dtype) if isinstance(alpha, str) else alpha
+    def inner_rate(own: Local, seat: Seat, params: PyTree) -> float | Array:
+        return training.rate(own, seat.round, jax.tree.leaves(params)[0].dtype) if isinstance(alpha, str) else alpha
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        transformation = training.optimizer(local, seat.round, jax.tree.leaves(down)[0].dtype, task)
-        inner = inner_rate(seat, down)
+        own = training.of_client(local, data.train)
+        transformation = training.optimizer(own, seat.round, jax.tree.leaves(down)[0].dtype, task)
+        inner = inner_rate(own, seat, down)
         batches = _draw(training.stream(key, Stream.BATCHES), data.train, local, 2 if hessian == "none" else 3)
 
         def step(carry: PyTree, position: Array, mask: Array, key: Key[Array, ""]) -> PyTree:
@@ -105,8 +106,10 @@ def perfedavg(
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         if adaptation_steps == 0:
             return down
-        adapting = Local(inner_rate(seat, down), local.batch_size, steps=adaptation_steps, shuffle=local.shuffle)
-        return training.train(key, down, data.train, task=task, local=adapting).params
+        inner = inner_rate(training.of_client(local, data.train), seat, down)
+        adapting = Local(inner, local.batch_size, steps=adaptation_steps, shuffle=local.shuffle)
+        rows = data.train._replace(rate_factor=None)  # alpha has it, or has none
+        return training.train(key, down, rows, task=task, local=adapting).params
 
     return single_model(
         task,
@@ -120,6 +123,8 @@ def perfedavg(
 def _draw(key: Key[Array, ""], subset: Subset, local: Local, count: int) -> Batches:
     """``count`` batches per step, independent or (unshuffled) the next ones: positions and masks ``[T, count, b]``."""
     if not local.shuffle:
+        limits = (None if limit is None else count * limit for limit in (subset.steps, subset.epochs))
+        subset = subset._replace(**dict(zip(("steps", "epochs"), limits, strict=True)))
         steps, epochs = (None if turns is None else count * turns for turns in (local.steps, local.epochs))
         drawn = training.draw(key, subset, local._replace(steps=steps, epochs=epochs))
         position, mask = (rows.reshape(-1, count, rows.shape[-1]) for rows in (drawn.position, drawn.mask))

@@ -83,7 +83,8 @@ def pfedme(
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PFedMeClient, data: LocalData
     ) -> tuple[Sent, PFedMeClient]:
-        eta = trees.wide(training.rate(local, seat.round, jax.tree.leaves(down)[0].dtype))
+        own = training.of_client(local, data.train)
+        eta = trees.wide(training.rate(own, seat.round, jax.tree.leaves(down)[0].dtype))
 
         def step(carry: PyTree, position: Array, mask: Array, key: Key[Array, ""]) -> PyTree:
             model, personal = carry

@@ -34,7 +34,8 @@ def qffl(
 
     Args:
       task: model and loss.
-      local: how clients train; ``1 / learning_rate`` is the paper's Lipschitz constant L.
+      local: how clients train; ``1 / learning_rate`` is the paper's Lipschitz constant L, of all
+        clients, also where they train at other rates.
       q: fairness; 0 is FedAvg with uniform weights. The paper's grid is 0, 0.1, 1, 5, 10.
       clients_per_round: drawn uniformly without replacement; None: all.
       server_lr: factor of the increment; the paper has 1.

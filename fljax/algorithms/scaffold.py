@@ -119,7 +119,8 @@ def scaffold(
             slope = training.full_gradient(task, down.model, data.train, training.stream(key, Stream.CONTROL_VARIATE))
             control = trees.widened(slope)
         else:
-            eta = trees.wide(training.rate(local, seat.round, jax.tree.leaves(update)[0].dtype))
+            own = training.of_client(local, data.train)
+            eta = trees.wide(training.rate(own, seat.round, jax.tree.leaves(update)[0].dtype))
             length = trained.steps.astype(eta.dtype) * eta
             moved = length >= trees.least_divisor(eta.dtype)
             mean = trees.scale(trees.widened(update), -1 / jnp.where(moved, length, 1))

@@ -573,7 +573,8 @@ def option_sentences(error: pydantic.ValidationError, path: str, kind: str, name
         elif not others:
             said.append(f"{path}.{name}: {_mistake(first)}")
         else:  # pydantic reports one error for each member of a union; the members are alternatives
-            expected = " or ".join(dict.fromkeys(map(_expected, (first, *others))))
+            alike = [each for each in (first, *others) if each["input"] is first["input"]]  # not of a list around it
+            expected = " or ".join(dict.fromkeys(map(_expected, alike)))
             said.append(f"{path}.{name}: expected {expected}, got {shown(first['input'])}")
     return said
 

@@ -80,7 +80,7 @@ def argument_of(function: Callable[..., Any], given: Mapping[str, Any], name: st
 
 
 def plain_type(annotation: Any) -> Any:
-    """The annotation if TOML has such values, else Any; a NamedTuple becomes a table of any values."""
+    """The annotation if TOML has such values, else Any; a NamedTuple becomes a table; numbers by client may be one."""
     plain, foreign = [], False
     for part in parts_of(annotation):
         if is_record(part):
@@ -91,6 +91,7 @@ def plain_type(annotation: Any) -> Any:
             foreign = True  # such as a mapping: its values cannot be checked here
     if foreign or all(part in (None, type(None)) for part in plain):
         return Any
+    plain += [dict[str, Any]] if is_by_client(annotation) else []
     return typing.Union[tuple(plain)]  # noqa: UP007 - built at run time
 
 
@@ -103,6 +104,12 @@ def parts_of(annotation: Any) -> tuple[Any, ...]:
     """The members of a union; an annotation that is none is its own only member."""
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if union else (annotation,)
+
+
+def is_by_client(annotation: Any) -> bool:
+    """Whether arrays of an annotation have clients, ``N``, as their last axis."""
+    arrays = [part for part in parts_of(annotation) if isinstance(part, type) and issubclass(part, AbstractArray)]
+    return any(part.dim_str.split()[-1:] == ["N"] for part in arrays)
 
 
 def is_record(annotation: Any) -> bool:

@@ -89,7 +89,9 @@ def compare(
       algorithms: a list, or a mapping from label to entry. An entry is a registered name (``"incfl"``), a builder
         (``fljax.algorithms.incfl``, or one's own), a tuple ``(name or builder, options)``, or
         ``(name or builder, options, scenarios)`` with scenarios as names, wrappers or ``(name or wrapper, options)``,
-        the innermost first. A Plan or an Algorithm runs as it is. The others are compared with the first one.
+        the innermost first. Options that are arrays by client may be mappings from clients' names (ids, if they have
+        none) to numbers, with ``default`` for all others. A Plan or an Algorithm runs as it is. The others are compared
+        with the first one.
       federation: shared by all seeds, or one per seed: a list (``fljax.data.federations``), or stacked
         (``fljax.data.stack``).
       task: model and loss.

@@ -546,6 +546,9 @@ class Subset(NamedTuple):
       spread: of the server's rows, how ``(function, models)`` is computed for each of several models where several
         devices share them (static); None: on one device.
       moments: standardise the features that are read; None: they are read as they are stored.
+      rate_factor: ``[]``, of the learning rate with which the client trains on them; None: 1.
+      steps: ``[]``, the most steps that the client trains on them at a time; None: as its training says.
+      epochs: ``[]``, the most epochs; None: as its training says.
     """
 
     examples: Examples
@@ -553,6 +556,9 @@ class Subset(NamedTuple):
     noise: Float[Array, ""] | None = None
     spread: Any = None
     moments: Moments | None = None
+    rate_factor: Float[Array, ""] | None = None
+    steps: Int[Array, ""] | None = None
+    epochs: Int[Array, ""] | None = None
 
 
 class LaterData(NamedTuple):

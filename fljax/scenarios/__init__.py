@@ -12,6 +12,7 @@ from fljax.scenarios.drift import drift as drift
 from fljax.scenarios.effort import effort as effort
 from fljax.scenarios.finetuned import finetuned as finetuned
 from fljax.scenarios.free_riding import free_riding as free_riding
+from fljax.scenarios.heterogeneous_training import heterogeneous_training as heterogeneous_training
 from fljax.scenarios.median_clipped import median_clipped as median_clipped
 from fljax.scenarios.misreporting import misreporting as misreporting
 from fljax.scenarios.opting_out import opting_out as opting_out

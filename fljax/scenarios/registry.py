@@ -12,6 +12,7 @@ from fljax.scenarios.drift import ENTRY as drift
 from fljax.scenarios.effort import ENTRY as effort
 from fljax.scenarios.finetuned import ENTRY as finetuned
 from fljax.scenarios.free_riding import ENTRY as free_riding
+from fljax.scenarios.heterogeneous_training import ENTRY as heterogeneous_training
 from fljax.scenarios.median_clipped import ENTRY as median_clipped
 from fljax.scenarios.misreporting import ENTRY as misreporting
 from fljax.scenarios.opting_out import ENTRY as opting_out
@@ -34,4 +35,5 @@ REGISTRY: dict[str, Entry] = {
     "strategic": strategic,
     "adaptive_effort": adaptive_effort,
     "client_sampling": client_sampling,
+    "heterogeneous_training": heterogeneous_training,
 }

@@ -35,6 +35,7 @@ from fljax.training.settings import RateSchedule as RateSchedule
 from fljax.training.settings import bypass_statistics as bypass_statistics
 from fljax.training.settings import named_optimizer as named_optimizer
 from fljax.training.settings import named_schedule as named_schedule
+from fljax.training.settings import of_client as of_client
 from fljax.training.settings import optimizer as optimizer
 from fljax.training.settings import rate as rate
 from fljax.training.settings import schedules as schedules

@@ -204,7 +204,8 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
       key: key of this client, round and slot; without shuffling nothing depends on it.
       subset: the rows to draw from.
       local: batch size, either ``steps`` or ``epochs``, and ``shuffle``.
-      steps: a traced number of real steps for this client, up to the static maximum of ``local``; None: all.
+      steps: a traced number of real steps for this client, up to the static maximum of ``local`` and what ``subset``
+        says; None: all.
 
     Raises:
       ValueError: unless exactly one of steps and epochs is given, or if a count is below one, if shuffle is no bool, or
@@ -223,6 +224,9 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
     if count > LARGEST_ARRAY:
         limit = f"at most {LARGEST_ARRAY} rows drawn by a client in a round (steps x batch size)"
         raise ValueError(f"expected {limit}, got {count}")
+    own = None if subset.epochs is None else subset.epochs * -(-subset.rows.size // batch)
+    for limit in (subset.steps, own):
+        steps = steps if limit is None else limit if steps is None else jnp.minimum(steps, limit)
     if not drawn:
         return _in_order(subset, capacity, batch, local, steps)
     if local.steps is not None:

@@ -18,7 +18,7 @@ from fljax.aggregators.clipping import clip
 from fljax.core import users
 from fljax.core.names import unknown
 from fljax.core.values import Count, NonNegative, Positive, as_number, parameters_of, takes_anything
-from fljax.protocol import Task, roles
+from fljax.protocol import Subset, Task, roles
 
 
 class OptimizerSettings(NamedTuple):
@@ -99,6 +99,12 @@ class Local(NamedTuple):
     clip_norm: Positive | None = None
     decay_of: Literal["all", "weights"] | None = None
     schedule: RateSchedule | None = None
+
+
+def of_client(local: Local, subset: Subset) -> Local:
+    """``local`` with the client's factor of the learning rate, for steps of one's own: ``stepping`` has it already."""
+    factor = subset.rate_factor
+    return local if factor is None else local._replace(learning_rate=local.learning_rate * factor)
 
 
 def rate(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32) -> Float[Array, ""]:

@@ -16,7 +16,7 @@ from fljax.core.values import Allowed, Count, NonNegative, admitted
 from fljax.protocol import Subset, Task, TrainingBatch, roles
 from fljax.training.batches import Batches, Stream, draw, fetch, stream
 from fljax.training.evaluation import AT_ONCE, evaluate, tally
-from fljax.training.settings import Local, optimizer
+from fljax.training.settings import Local, of_client, optimizer
 
 # (params, x, y, position, key) -> per-sample loss; the key may be a TrainingBatch, for ``Task.logits``.
 Loss = Callable[..., Float[Array, " b"]]
@@ -176,7 +176,7 @@ def train(
         ``task.logits``.
       adjust: ``(gradient, params) -> gradient``, e.g. ``proximal`` or ``with_correction``; None: no change. It has no
         effect on statistics.
-      steps: a traced number of steps for this client, up to the static maximum of ``local``.
+      steps: a traced number of steps for this client, up to the static maximum of ``local`` and that of ``subset``.
       state: the optimizer's state that the client kept (``first_state``); None, or without ``local.keep``: a fresh one.
 
     Returns:
@@ -206,7 +206,7 @@ def stepping(
     adjust: Adjust | None = None,
 ) -> tuple[PyTree, Callable[[PyTree, Array, Array, Any], PyTree]]:
     """What ``train`` carries from step to step, parameters and optimizer state, and its step, as for ``descend``."""
-    transformation = optimizer(local, round, jax.tree.leaves(params)[0].dtype, task)
+    transformation = optimizer(of_client(local, subset), round, jax.tree.leaves(params)[0].dtype, task)
 
     def step(carry: PyTree, position: Array, mask: Array, step_key: Any) -> PyTree:
         params, state = carry

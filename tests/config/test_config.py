@@ -234,7 +234,7 @@ def test_import_path(path, tmp_path, monkeypatch):
         ),
         (
             ["algorithms.fedavg.scenarios=[{name='finetuned', rates=true}]"],
-            "finetuned.rates: expected a list or a number, got True",
+            "finetuned.rates: expected a list or a number or a table, got True",
         ),
         (["algorithms.fedavg.scenarios=[{steps=1}]"], "algorithms.fedavg.scenarios.0.name: expected a value"),
         (["algorithms.fedavg.scenarios=3"], "algorithms.fedavg.scenarios: expected a list, got 3"),

@@ -103,6 +103,7 @@ def scaffold_round(
     *,
     sizes: Mapping[int, int] | None = None,
     server_lr: float = 1.0,
+    factors: Mapping[int, float] = {},  # of the rate, by id
 ) -> Scaffold:
     """``y <- y - rate (g(y) - c_k + c)``, then both variates; c moves by the cohort's sum over ALL clients.
 
@@ -111,16 +112,16 @@ def scaffold_round(
     mass = {id: 1 if sizes is None else sizes[id] for id in state.own}
     ends, own, change = [], dict(state.own), zeros(state.control)
     for id, client in clients.items():
-        y = state.model
+        y, own_rate = state.model, rate * factors.get(id, 1.0)
         for rows in client.batches:
             slope = gradient(y, client.x[rows], client.y[rows])
             slope = plus(plus(slope, state.own[id], -1), state.control)
-            y = plus(y, slope, -rate)
+            y = plus(y, slope, -own_rate)
         if option == "I":
             own[id] = gradient(state.model, client.x, client.y)
         else:
             way = plus(state.model, y, -1)
-            own[id] = plus(plus(state.own[id], state.control, -1), way, 1 / (len(client.batches) * rate))
+            own[id] = plus(plus(state.own[id], state.control, -1), way, 1 / (len(client.batches) * own_rate))
         change = plus(change, plus(own[id], state.own[id], -1), mass[id])
         ends.append(y)
     shares = [mass[id] / sum(mass[each] for each in clients) for id in clients]

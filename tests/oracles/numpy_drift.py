@@ -38,16 +38,17 @@ def fednova_round(
     mu: float = 0.0,
     by_size: bool = True,
     server_lr: float = 1.0,
+    factors: Mapping[int, float] = {},  # of the rate, by id
 ) -> Params:
     """``w + server_lr tau sum_k p_k Delta_k / A_k`` with ``tau = sum_k p_k A_k``."""
     normalised, norms = [], []
-    for client in clients.values():
-        y, speed = model, zeros(model)
+    for id, client in clients.items():
+        y, speed, factor = model, zeros(model), factors.get(id, 1.0)
         for rows in client.batches:
             slope = plus(gradient(y, client.x[rows], client.y[rows]), plus(y, model, -1), mu)
             speed = plus(slope, speed, momentum)
-            y = plus(y, speed, -rate)
-        norms.append(accumulated(len(client.batches), rate, momentum, mu))
+            y = plus(y, speed, -rate * factor)
+        norms.append(factor * accumulated(len(client.batches), rate * factor, momentum, mu))
         normalised.append(mixed([plus(y, model, -1)], [1 / norms[-1]]))
     part = shares(clients, by_size)
     effective = sum(share * norm for share, norm in zip(part, norms, strict=True))

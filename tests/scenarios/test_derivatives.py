@@ -153,6 +153,7 @@ ROUNDS: dict[str, tuple[Callable[..., Algorithm], dict[str, float]]] = {
     "dropout": (scenarios.dropout, {"rate": 0.3}),
     "appeal_based": (functools.partial(scenarios.appeal_based, after=0), {"threshold": 0.9}),
     "effort": (scenarios.effort, {"share": 0.7}),
+    "heterogeneous_training": (scenarios.heterogeneous_training, {"rate_factor": 0.7}),
     "strategic": (lambda inner, effort: scenarios.strategic(inner, strategy=Strategy(effort=effort)), {"effort": 0.7}),
 }
 

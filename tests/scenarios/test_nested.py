@@ -33,6 +33,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "effort": {"share": 0.5},
     "finetuned": {"learning_rate": 0.1, "batch_size": 2, "steps": 1},
     "free_riding": {"ids": (1,)},
+    "heterogeneous_training": {"rate_factor": 0.5},
     "median_clipped": {},
     "misreporting": {"report": "size", "fraction": 0.4},
     "opting_out": {"baseline": 0.0},

@@ -53,8 +53,8 @@ def control_variates(
         adjust = training.with_correction(trees.subtract(down.control, client))
         trained = training.train(key, down.model, data.train, task=task, local=local, round=seat.round, adjust=adjust)
         update = trees.subtract(trained.params, down.model)
-        length = trained.steps * local.learning_rate
-        control = trees.subtract(trees.subtract(client, down.control), trees.scale(update, 1 / length))
+        length = trained.steps * training.rate(training.of_client(local, data.train), seat.round)
+        control = trees.subtract(trees.subtract(client, down.control), trees.scale(update, trees.ratio(1, length)))
         return Up(update, trees.subtract(control, client)), control
 
     def aggregate(server: Server, up: Up, round: Any) -> Any:

@@ -450,6 +450,7 @@ def build_plan(
     """The plan of one algorithm: its builder receives arguments by the names of its parameters."""
     if entry.plan is not None:
         return entry.plan
+    entry = entry.by_id(labels(setup).clients, setup.clients)
     build, local = entry.build, entry.local
     offered = {"task": setup.task, "local": local, "clients_per_round": min(setup.clients_per_round, setup.clients)}
     offered |= {"contribution": entry.contribution} if isinstance(entry.contribution, RoundMeasure) else {}

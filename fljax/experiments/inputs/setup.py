@@ -34,7 +34,7 @@ from fljax.config import AlgorithmEntry, Config
 from fljax.config.forms import Call, Named
 from fljax.config.name_resolution import resolved_of, schedule_of
 from fljax.contributions import Contribution, Measure
-from fljax.core import users
+from fljax.core import users, values
 from fljax.core.files import part_of, read_npz
 from fljax.core.names import check_unlabelled, describe, did_you_mean, name_of, shown, unknown
 from fljax.core.values import accepts, argument_of, arguments_for, as_number, is_required, parameters_of, takes_anything
@@ -53,6 +53,7 @@ from fljax.training import Local, RateSchedule, StopAlone
 StandaloneRows = Literal["train", "valid", "test"]
 Losses = float | Sequence[float] | Real[AnyArray, " N"] | Mapping[Any, float]
 _NAMED = 5  # clients in a sentence
+_DEFAULT = "default"  # in a table by names: the number of all others
 _CLOSE = 1e-5  # relative; numbers of this difference are one requirement, since programs round differently
 
 
@@ -340,6 +341,37 @@ def _by_name(losses: Mapping[Any, float], factor: float, reference: Reference, c
     return reference._replace(required=required, unseen_required=unseen)
 
 
+def numbers_by_client(
+    build: Callable[..., Any], options: Mapping[str, Any], names: Sequence[Sequence[Any] | None], count: int
+) -> dict[str, Any]:
+    """A builder's options, in which tables of numbers by clients' ``names`` (of each seed) are lists by id."""
+    annotations = values.annotations_of(build)
+
+    def listed(option: str, table: Mapping[Any, Any]) -> tuple[Any, ...]:
+        texts = {_text(name): value for name, value in table.items()}
+        seen, *others = dict.fromkeys(tuple(map(_text, _names(of_seed, count))) for of_seed in names)
+        if others:
+            raise ValueError(
+                f"expected clients of the same names in all seeds for a table {option}, got others by seed"
+            )
+        strange = next((name for name in texts if name not in (*seen, _DEFAULT)), None)
+        if strange is not None:
+            question = did_you_mean(strange, seen)
+            raise ValueError(f"expected {option} of the clients {_few(seen)}, got one of {shown(strange)}{question}")
+        lacking = [name for name in seen if name not in texts and _DEFAULT not in texts]
+        if lacking:
+            raise ValueError(f"expected {option} of every client, or a {_DEFAULT}, got none of {_few(lacking)}")
+        return tuple(texts.get(name, texts.get(_DEFAULT)) for name in seen)
+
+    def found(option: str, value: Any) -> Any:
+        if values.is_record(type(value)):
+            return type(value)(**numbers_by_client(type(value), value._asdict(), names, count))
+        by_name = isinstance(value, Mapping) and values.is_by_client(annotations.get(option))
+        return listed(option, value) if by_name else value
+
+    return {option: found(option, value) for option, value in options.items()}
+
+
 def _names(given: Sequence[Any] | None, count: int) -> list[Any]:
     """The names of clients, or their numbers."""
     return list(range(count)) if given is None else list(given)
@@ -451,6 +483,11 @@ class AlgorithmSetup(NamedTuple):
     clustering: ByF1 | None = None  # None: the algorithm draws its clusters
     plan: Plan | None = None  # is run as it is; None: it is made of the builders
     pooled: bool = False  # whether it trains on the rows of all clients in one
+
+    def by_id(self, names: Sequence[Sequence[Any] | None], count: int) -> AlgorithmSetup:
+        """The entry with lists in place of tables by clients' names."""
+        scenarios = tuple((wrap, numbers_by_client(wrap, given, names, count)) for wrap, given in self.scenarios)
+        return self._replace(options=numbers_by_client(self.build, self.options, names, count), scenarios=scenarios)
 
 
 class CallbackSetup(NamedTuple):
