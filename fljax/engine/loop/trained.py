@@ -182,7 +182,8 @@ def stored_features(x: Any, features: Features) -> Array:
     # Traced arrays are shifted in float32.
     if len(getattr(x, "dims", ())) == 2 and labels_along(x, 1) is not None:  # of xarray
         x = x.to_pandas()
-    if features.words is not None and isinstance(x, list | tuple | np.ndarray) and np.asarray(x).dtype.kind in "OUS":
+    is_array = type(x) in (list, tuple, np.ndarray)
+    if features.words is not None and is_array and np.asarray(x).dtype.kind in "OUS":
         if np.ndim(x) != 2 or np.shape(x)[1] != len(features.words):
             raise ValueError(f"expected rows of {len(features.words)} words and numbers, got shape {np.shape(x)}")
         x = dict(zip(features.names or (), np.asarray(x).T, strict=True))
@@ -206,7 +207,8 @@ def stored_features(x: Any, features: Features) -> Array:
         scaled = (x.astype(jnp.float32) - parts[0] - parts[1] - parts[2]) / parts[3]
         return scaled if features.mean is None else jnp.where(jnp.isnan(x), 0, scaled)
     scaled = ((values - shift).astype(np.float32).astype(np.float64) - mean) / std
-    return jnp.asarray(scaled if features.mean is None else np.where(np.isnan(values), 0, scaled), jnp.float32)
+    filled = scaled if features.mean is None else np.where(np.isnan(values), 0, scaled)
+    return jnp.asarray(filled, jnp.float32)
 
 
 def _columns_of(table: Any, names: tuple[Any, ...], words: tuple[Any, ...] | None) -> Any:

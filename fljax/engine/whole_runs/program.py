@@ -93,9 +93,9 @@ class Scales(NamedTuple):
 
     def as_stored(self) -> Bool[np.ndarray, "F ..."]:
         """Which features are not standardised: their moments are 0 and 1, and those of their rows are others."""
-        everybody = np.ones(self.sums.count.shape[:2], bool)
-        near = [np.abs(leaf - to) < 1e-6 for leaf, to in zip(_joined(self.sums, everybody), (0, 1), strict=True)]
-        return (self.given.mean == 0) & (self.given.std == 1) & ~(near[0] & near[1])
+        mean, std = _joined(self.sums, np.ones(self.sums.count.shape[:2], bool))
+        near = (np.abs(mean) < 1e-6) & (np.abs(std - 1) < 1e-6)  # float32 has 0 and 1 in their place
+        return (np.asarray(self.given.mean) == 0) & (np.asarray(self.given.std) == 1) & ~near
 
 
 def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np.ndarray]:
