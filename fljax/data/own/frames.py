@@ -134,9 +134,9 @@ def from_frame(
         ``names.clients``. None: ``partition`` and ``clients`` say how rows are divided.
       features: the columns of the features, in this order; all other columns if not given. Numbers and bools become
         float32. Text and categories become a column of 0 and 1 for each word (in ascending order, or the categories
-        in their own), and a last one for missing words ("?", too) and words that no row has which may train: rows of
-        ``part``'s "valid" and "test" declare none. The words are declared by all clients, as classes are. With
-        ``shape`` or ``vocabulary`` all columns have numbers.
+        in their own), and a last one for missing words ("?" and "NA", too) and for all others. All clients declare
+        words, as they declare classes, but no row of ``part``'s "valid" and "test" does. With ``shape`` or
+        ``vocabulary`` all columns have numbers.
       part: the column with the part of each row: "train", "valid" or "test". None: rows are split by ``train_fraction``
         and ``valid_fraction``.
       classes: number of classes, if some class has no row; whole numbers are then kept as they are.
@@ -340,6 +340,8 @@ def _features(
     table: Any, chosen: Sequence[Any], options: TableOptions, trains: np.ndarray | None
 ) -> tuple[np.ndarray, tuple[Any, ...] | None]:
     """The numbers of the features, NaN where one is missing, and ``Features.words``."""
+    import pandas
+
     # ``trains``: rows that may train; None for tokens and pixels, which have a number in each cell.
     known = set(table.columns)
     for column in chosen:
@@ -354,7 +356,8 @@ def _features(
     lacking = (x != x if x.dtype.kind == "f" else part.isna().to_numpy()).any(axis=0)
     for column, dtype, lacks, some in zip(chosen, part.dtypes, lacking, words, strict=True):
         if some is None and not options.standardise and (lacks or dtype.kind == "O"):
-            check_complete(table[column], column, trains is not None)
+            cells = table[column] if trains is None else pandas.Series(as_numbers(table[column]))
+            check_complete(cells, column, trains is not None)
         if trains is None and dtype.kind not in "biuf":
             cells = table[column].astype(object)
             place = int(np.argmax([not isinstance(cell, numbers.Real) for cell in cells]))

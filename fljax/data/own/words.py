@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,17 @@ from fljax.data.arrays import is_missing, text_of
 
 # A column of more different words, or of another one in each of so many rows, has names or texts.
 MOST, _ROWS = 1000, 20
+# Beside "?", texts that pandas takes for missing values in CSV files.
+MISSING = {"", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None"}
 _OTHERS = {"M": "dates", "m": "times", "c": "complex numbers"}
 
 
 def words_of(name: Any, column: Any, trains: np.ndarray) -> tuple[str, ...] | None:
     """The words of a column of features in the rows that may train, in order; None: it has numbers."""
-    cells = list(map(text_of, column[trains].tolist()))
+    cells = list(map(text_of, column.tolist()))
     known = [cell for cell in cells if not _is_missing(cell)]
     wrong = next((value for value in known if not isinstance(value, str | numbers.Real | np.bool_)), None)
+    in_training = [_word(cell) for cell in compress(cells, trains) if not _is_missing(cell)]
     if hasattr(column, "cat"):
         words = dict.fromkeys(map(_word, column.cat.categories.tolist()))
     elif column.dtype.kind in _OTHERS or wrong is not None:
@@ -29,14 +33,16 @@ def words_of(name: Any, column: Any, trains: np.ndarray) -> tuple[str, ...] | No
             f"expected numbers or words in the columns of features, got {got} in {name!r}; choose columns with "
             "features="
         )
-    elif not any(isinstance(value, str) for value in known) or ("?" in map(_word, cells) and _are_numbers(known)):
+    elif not any(isinstance(value, str) for value in known) or (
+        not MISSING.isdisjoint(map(_word, cells)) and _are_numbers(known)
+    ):
         return None
     else:
-        words = dict.fromkeys(sorted(set(map(_word, known))))
-    if len(words) > MOST or _ROWS < len(known) == len(words):
+        words = dict.fromkeys(sorted(set(in_training)))
+    if len(words) > MOST or _ROWS < len(in_training) == len(words):
         raise ValueError(
             f"expected at most {MOST} different words in a column of features, and fewer than rows, got {len(words)} "
-            f"in {len(known)} rows of {name!r}; choose columns with features="
+            f"in {len(in_training)} rows of {name!r}; choose columns with features="
         )
     return tuple(words)
 
@@ -58,7 +64,7 @@ def as_numbers(values: Any) -> np.ndarray:
 
 
 def _is_missing(cell: Any) -> bool:
-    return is_missing(cell) or (isinstance(cell, str) and cell.strip() in ("", "?"))
+    return is_missing(cell) or (isinstance(cell, str) and cell.strip() in MISSING)
 
 
 def _are_numbers(cells: Sequence[Any]) -> bool:
