@@ -21,21 +21,20 @@ _OTHERS = {"M": "dates", "m": "times", "c": "complex numbers"}
 
 def words_of(name: Any, column: Any, trains: np.ndarray) -> tuple[str, ...] | None:
     """The words of a column of features in the rows that may train, in order; None: it has numbers."""
+    import pandas
+
+    read: Any = pandas.to_numeric
     cells = list(map(text_of, column.tolist()))
     known = [cell for cell in cells if not _is_missing(cell)]
     wrong = next((value for value in known if not isinstance(value, str | numbers.Real | np.bool_)), None)
+    texts, marked = any(isinstance(cell, str) for cell in known), not MISSING.isdisjoint(map(_word, cells))
     in_training = [_word(cell) for cell in compress(cells, trains) if not _is_missing(cell)]
     if hasattr(column, "cat"):
         words = dict.fromkeys(map(_word, column.cat.categories.tolist()))
     elif column.dtype.kind in _OTHERS or wrong is not None:
-        got = _OTHERS.get(column.dtype.kind) or shown(wrong)
-        raise ValueError(
-            f"expected numbers or words in the columns of features, got {got} in {name!r}; choose columns with "
-            "features="
-        )
-    elif not any(isinstance(value, str) for value in known) or (
-        not MISSING.isdisjoint(map(_word, cells)) and _are_numbers(known)
-    ):
+        got = f"{_OTHERS.get(column.dtype.kind) or shown(wrong)} in {name!r}; choose columns with features="
+        raise ValueError(f"expected numbers or words in the columns of features, got {got}")
+    elif not texts or (marked and not np.isnan(read(np.array(known, object), errors="coerce")).any()):
         return None
     else:
         words = dict.fromkeys(sorted(set(in_training)))
@@ -65,13 +64,6 @@ def as_numbers(values: Any) -> np.ndarray:
 
 def _is_missing(cell: Any) -> bool:
     return is_missing(cell) or (isinstance(cell, str) and cell.strip() in MISSING)
-
-
-def _are_numbers(cells: Sequence[Any]) -> bool:
-    try:
-        return as_numbers(cells).ndim == 1
-    except ValueError:
-        return False
 
 
 def _word(value: Any) -> str:

@@ -182,8 +182,7 @@ def stored_features(x: Any, features: Features) -> Array:
     # Traced arrays are shifted in float32.
     if len(getattr(x, "dims", ())) == 2 and labels_along(x, 1) is not None:  # of xarray
         x = x.to_pandas()
-    is_array = type(x) in (list, tuple, np.ndarray)
-    if features.words is not None and is_array and np.asarray(x).dtype.kind in "OUS":
+    if features.words is not None and type(x) in (list, tuple, np.ndarray) and np.asarray(x).dtype.kind in "OUS":
         if np.ndim(x) != 2 or np.shape(x)[1] != len(features.words):
             raise ValueError(f"expected rows of {len(features.words)} words and numbers, got shape {np.shape(x)}")
         x = dict(zip(features.names or (), np.asarray(x).T, strict=True))
