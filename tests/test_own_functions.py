@@ -335,11 +335,11 @@ FRAME = {"a": [39, 40, 50], "b": [1, 2, 3], "who": ["u", "v", "u"], "y": [0, 1, 
         (lambda: data.from_arrays(X, 500 * np.arange(60), OWNERS), r"\(a regression\) as floats, or classes=29501"),
         (
             lambda: data.dataset_from_frame({**FRAME, "a": [39, "?", 50]}, label="y"),
-            r"text in 'a', '\?' in row 1, counted",
+            r"the column 'a', got none .* in row 1, counted",
         ),
         (
             lambda: data.dataset_from_frame({**FRAME, "b": ["7", "2.5", "n/a"]}, label="y", client="who"),
-            "'n/a' in row 2",
+            r"the column 'b', got none .* in row 2",
         ),
         (lambda: models.task_from_module(nn.Dense(2), (X[:1], X[:1])), "got a tuple of 2; a module of several inputs"),
         (lambda: models.task_from_module(nn.Dense(2), X[:1], example_y=[0]), "example_y to be an array .*, got a list"),

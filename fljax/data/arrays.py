@@ -188,17 +188,22 @@ _LARGEST = float(np.finfo(np.float32).max)
 _NAMED = 3
 
 
-def check_finite(name: str, values: Any, owner: Any = None) -> None:
-    """Raises a ValueError, which says ``name`` and ``owner``, if floats have NaN or do not fit float32."""
+def check_finite(name: str, values: Any, owner: Any = None, *, missing: bool = False) -> None:
+    """Raises a ValueError, which says ``name`` and ``owner``, if floats do not fit float32, or have NaN."""
+    # NaN may be ``missing`` numbers.
     if not jnp.issubdtype(values.dtype, jnp.floating) or values.size == 0:
         return
     # Minimum and maximum suffice, without a copy of the array: any NaN makes both NaN.
-    ends = [(float(part.min()), float(part.max())) for part in checked_parts(values)]
+    parts = checked_parts(values)
+    if missing:
+        ends = [(np.fmin.reduce(part, None, initial=0), np.fmax.reduce(part, None, initial=0)) for part in parts]
+    else:
+        ends = [(float(part.min()), float(part.max())) for part in parts]
     low, high = float(np.min(ends)), float(np.max(ends))
     if low >= -_LARGEST and high <= _LARGEST:
         return
     flat = np.asarray(values).astype(np.float64).reshape(len(values), -1)
-    wrong = np.any(~((flat >= -_LARGEST) & (flat <= _LARGEST)), axis=1, keepdims=True)[:, 0]
+    wrong = np.any(~((flat >= -_LARGEST) & (flat <= _LARGEST) | missing & np.isnan(flat)), axis=1)
     raise ValueError(
         f"expected finite {name} that fit 32 bits, got NaN, infinity or larger numbers in "
         f"{_count_words(int(wrong.sum()))}{_of_owners(wrong, owner)}"

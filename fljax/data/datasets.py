@@ -58,8 +58,9 @@ class Dataset(NamedTuple):
       class_names: the label of each class in the user's data; None if labels are numbers of classes, or not classes.
       owner_names: the user's name of each owner; None if owners have no names.
       standardise: whether models see each float feature with mean 0 and standard deviation 1. ``federate`` then takes
-        the moments of the training rows of the clients that train.
-      features: the names of features, and what was subtracted from them before they became float32.
+        the moments of the training rows of the clients that train, without missing numbers (NaN), which become the
+        mean.
+      features: the names of features, their words, and what was subtracted from them before they became float32.
     """
 
     x: np.ndarray
@@ -85,6 +86,7 @@ def dataset(
     classes: int | None = None,
     train_size: int | None = None,
     vocabulary: int | None = None,
+    standardise: bool = False,
 ) -> Dataset:
     """Makes a Dataset from arrays: checks the arrays and casts them to the dtypes that fljax stores.
 
@@ -101,6 +103,7 @@ def dataset(
       train_size: length of upstream's training part; all n rows if not given.
       vocabulary: number of different tokens; ``x`` is then ``[n, length]`` whole numbers in 0..vocabulary-1, with 0 as
         padding at the end.
+      standardise: as in ``Dataset``; NaN is then a missing number.
 
     Raises:
       ValueError: if lengths differ, there are no rows, labels or tokens are out of range, or floats are not finite.
@@ -116,7 +119,7 @@ def dataset(
             if not np.issubdtype(owner.dtype, np.integer) or fits(owner)
             else number_owners(owner)
         )
-    check_finite("features", x, owner)
+    check_finite("features", x, owner, missing=standardise)
     check_finite("labels", y, owner)
     classes = 2 if classes is None and y.dtype == bool and y.ndim == 1 else classes
     plain, y = y, stored_labels(y)
@@ -131,7 +134,8 @@ def dataset(
             raise ValueError(f"expected tokens [n, length] in 0..{vocabulary - 1}, got others in an array {x.shape}")
         return Dataset(tokens, y, classes, size, owner=owner, vocabulary=vocabulary, features=features)
     if x.dtype != np.uint8:
-        return Dataset(stored_features(x), y, classes, size, owner=owner, features=features)
+        x = stored_features(x)
+        return Dataset(x, y, classes, size, owner=owner, standardise=standardise, features=features)
     return Dataset(x, y, classes, size, 0.5, 0.5, owner, features=features)
 
 
@@ -184,7 +188,7 @@ _WIDE = (("f", 8), ("f", 16), ("i", 4), ("i", 8), ("u", 4), ("u", 8))
 class Sums(NamedTuple):
     """What moments of some rows are made of, in float64: number of rows, mean, and squares of the distances from it."""
 
-    count: Any
+    count: Any  # of rows without a missing number, by feature
     mean: np.ndarray
     squares: np.ndarray
 
@@ -192,21 +196,25 @@ class Sums(NamedTuple):
 def sums_of(x: Any, rows: np.ndarray) -> Sums:
     """The sums of some rows (or none) of an array or a mapped file; not all rows are read at once."""
     width = int(np.prod(x.shape[1:]))
-    count, mean, squares = 0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
+    count, mean, squares = (np.zeros(x.shape[1:], kind) for kind in (int, float, float))
     # Each row is read once. Moments of parts are joined as by Chan, Golub and LeVeque (1979).
     for part in np.array_split(np.sort(rows), -(-len(rows) * width // _AT_ONCE)) if len(rows) else ():
         check_unchanged(x)
         values = np.asarray(x[part], np.float64)
         with np.errstate(invalid="ignore", over="ignore"):  # rows that no run reads may hold anything
-            centre, share = values.mean(axis=0), len(part) / (count + len(part))
-            squares += ((values - centre) ** 2).sum(axis=0) + (centre - mean) ** 2 * count * share
-            mean, count = mean + (centre - mean) * share, count + len(part)
+            known = ~np.isnan(values)
+            more = known.sum(axis=0)
+            centre = np.where(known, values, 0).sum(axis=0) / np.maximum(more, 1)
+            share = more / np.maximum(count + more, 1)
+            apart = np.where(known, values - centre, 0)
+            squares += (apart**2).sum(axis=0) + (centre - mean) ** 2 * count * share
+            mean, count = mean + (centre - mean) * share, count + more
     return Sums(count, mean, squares)
 
 
 def scale_of(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each feature over at least one row; 1 in place of a deviation of 0."""
-    std = np.sqrt(sums.squares / sums.count)
+    """Mean and standard deviation of each feature; 1 in place of a deviation of 0, and 0 and 1 without a number."""
+    std = np.sqrt(sums.squares / np.maximum(sums.count, 1))
     # A feature that is constant up to rounding has no scale.
     still = std <= 1e-9 * np.maximum(np.abs(sums.mean), 1e-30)
     return sums.mean, np.where(still, 1.0, std)
@@ -222,12 +230,13 @@ def centred(x: np.ndarray) -> tuple[np.ndarray, tuple[float, ...] | None]:
     # Seconds since 1970, for example, differ by less than float32 resolves. A shift changes nothing that is
     # standardised later. All rows choose it, so it is declared for all clients (``Features.shift``).
     kind, size = x.dtype.kind, x.dtype.itemsize
-    if (kind, size) not in _WIDE or (kind == "f" and not np.isfinite(x).all()):
+    if (kind, size) not in _WIDE or (kind == "f" and np.isinf(x).any()):
         return x, None
     mean, std = moments(x, np.arange(len(x)))
+    low, high = np.fmin.reduce(x), np.fmax.reduce(x)  # without missing numbers
     with np.errstate(over="ignore"):
-        largest = np.maximum(np.abs(x.min(axis=0).astype(np.float64)), np.abs(x.max(axis=0).astype(np.float64)))
-    still, inexact = x.min(axis=0) == x.max(axis=0), x[0].astype(np.float32).astype(x.dtype) != x[0]
+        largest = np.maximum(np.abs(low.astype(np.float64)), np.abs(high.astype(np.float64)))
+    still, inexact = low == high, low.astype(np.float32).astype(x.dtype) != low
     far = np.where(still, inexact, largest > _FAR * std)
     if not far.any():
         return x, None
@@ -235,12 +244,15 @@ def centred(x: np.ndarray) -> tuple[np.ndarray, tuple[float, ...] | None]:
     return x.astype(np.float64) - shift, tuple(shift.tolist())
 
 
-def training_moments(x: Any, trains: list[np.ndarray]) -> Moments:
-    """The moments of the training rows of some clients, as arrays of float32."""
+def training_moments(x: Any, trains: list[np.ndarray], words: Sequence[Any] | None = None) -> Moments:
+    """The moments of the training rows of some clients, as arrays of float32; of ``Features.words`` 0 and 1."""
     rows = np.unique(np.concatenate(trains)) if trains else np.zeros(0, np.int64)
     if not len(rows):
         raise ValueError("expected at least one training row of a client that trains to standardise features, got none")
     mean, std = moments(np.asarray(x), rows)
+    if words is not None:  # a rare word would be far from 0
+        mask = np.repeat([some is not None for some in words], [1 if some is None else len(some) + 1 for some in words])
+        mean, std = np.where(mask, 0, mean), np.where(mask, 1, std)
     return Moments(jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32))
 
 
@@ -276,7 +288,8 @@ def _standardised(features: Features) -> np.ndarray:
     """What the features that were read become where they are stored standardised."""
     mean, std = np.asarray(features.mean), np.asarray(features.std)
     with np.errstate(over="ignore"):  # a row that is too far from those of the members is infinite
-        return ((features.read.astype(np.float64) - mean) / std).astype(np.float32)
+        scaled = ((features.read.astype(np.float64) - mean) / std).astype(np.float32)
+    return np.where(np.isnan(features.read), np.float32(0), scaled)
 
 
 # What users call the parts of a data set: for training (0), validation (1) and test (2).
@@ -293,6 +306,7 @@ class Piece(NamedTuple):
     test: bool = False
     name: str = "training rows"  # what error messages call them
     valid: bool = False  # of their owners, or of the server if they have none
+    missing: bool = False  # whether NaN in x is a missing number
 
 
 class LabelKeywords(TypedDict, total=False):
@@ -334,7 +348,7 @@ def assemble(
     ys = [plain_labels(piece.y, piece.name) for piece in pieces]
     for piece, y in zip(pieces, ys, strict=True):
         check_rows(piece.x, y)
-        check_finite(f"features of {piece.name}", piece.x, piece.owner)
+        check_finite(f"features of {piece.name}", piece.x, piece.owner, missing=piece.missing)
         check_finite(f"labels of {piece.name}", y, piece.owner)
         if _form(piece.x, y) != _form(first.x, ys[0]):
             raise ValueError(
@@ -362,12 +376,12 @@ def assemble(
         classes=labels.classes,
         train_size=int(np.sum(~end)),
         vocabulary=vocabulary,
+        standardise=standardise or first.missing,
     )
     return made._replace(
         part=part[order] if np.any(part[~end]) else None,
         class_names=labels.names if class_names is None else tuple(class_names),
         owner_names=names,
-        standardise=standardise,
         features=Features(shift=shift),
     )
 

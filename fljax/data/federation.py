@@ -173,7 +173,8 @@ def federate(
     names = _names(dataset, made.owner, clients)
     for kind, texts in (*vars(names).items(), ("features", dataset.features.names)):
         check_text(kind, texts or ())
-    moments = training_moments(x, [split.train for split in splits[:clients]]) if dataset.standardise else None
+    trains, words = [split.train for split in splits[:clients]], dataset.features.words
+    moments = training_moments(x, trains, words) if dataset.standardise else None
     lists = {name: held_rows(rows) for name, rows in held.items()}
     assert seen is not None
     return Federation(Examples(x, y), seen, others, lists, names, store.lists(), moments, dataset.features)
@@ -263,7 +264,7 @@ def place(dataset: Dataset, examples: Place = "auto") -> Dataset:
     check_rows(dataset.x, dataset.y, owner)
     check_unchanged(dataset.x)
     check_numbers("features", dataset.x)
-    check_finite("features", dataset.x, owner)
+    check_finite("features", dataset.x, owner, missing=dataset.standardise)
     check_finite("labels", dataset.y, owner)
     check_wide("features", dataset.x)
     y = dataset.y if isinstance(dataset.y, jax.Array) else stored_labels(np.asarray(dataset.y))

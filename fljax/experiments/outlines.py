@@ -43,7 +43,7 @@ def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -
         "capacities": [_capacities(value) for value in (federation.clients, federation.unseen)],
         "held": list(federation.held),
         "names": [[_plain(value) for value in (of.classes, of.clients, of.unseen)] for of in names],
-        "features": [[_plain(of.names), of.shift, of.mean, of.std] for of in each_of(federation.features)],
+        "features": [[_plain(of.names), of.shift, of.mean, of.std, of.words] for of in each_of(federation.features)],
     }
     arrays: dict[str, Any] = {"mean": np.asarray(dataset.mean), "std": np.asarray(dataset.std)}
     for name, clients in (("seen", federation.clients), ("unseen", federation.unseen)):

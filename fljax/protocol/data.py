@@ -367,12 +367,12 @@ class Examples(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """How features are standardised when they are read: ``(x - mean) / std``.
+    """How features are standardised when they are read: ``(x - mean) / std``, and 0 for a missing number, NaN.
 
     Attributes:
       mean: ``[*batch, ...]``, of one example's shape: of the training rows of the clients that train; in a run of some
         members (``fljax.runs``), of theirs. Numbers that are declared, not learnt, belong to ``Task.prepare``.
-      std: the standard deviation of the same rows, positive.
+      std: the standard deviation of the same rows, positive. Columns of words have mean 0 and std 1.
     """
 
     mean: Float[Array, "*batch"]
@@ -457,13 +457,16 @@ class Names:
 class Features:
     """What raw features of a table become before they are stored: ``(float32(raw - shift) - mean) / std``.
 
-    It has no leaves, as ``Names``; predictions on raw examples read it.
+    Columns of words become one-hot columns before that. It has no leaves, as ``Names``; predictions on raw examples
+    read it.
 
     Attributes:
       names: the columns, in the order of the features; None if they have no names.
       shift: of each feature; None: 0.
       mean: of each shifted feature; None: 0.
       std: of each shifted feature; None: 1.
+      words: of each column, the words that have a one-hot column each, before one for all others and missing words;
+        None for a column of numbers. None: no column has words.
       read: ``[n, d]``, the shifted features where those that are stored are standardised, on the host; None elsewhere.
     """
 
@@ -471,6 +474,7 @@ class Features:
     shift: tuple[float, ...] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    words: tuple[tuple[str, ...] | None, ...] | None = None
     read: Any = field(default=None, compare=False, repr=False)
 
 

@@ -87,7 +87,7 @@ def fetch(
 def prepare(task: Task, x: Array, moments: Moments | None = None) -> Array:
     """What the model sees of stored features ``x [b, ...]``: standardised by ``moments``, then ``task.prepare``."""
     if moments is not None:
-        x = (x - moments.mean[None]) / moments.std[None]
+        x = jnp.where(jnp.isnan(x), 0, (x - moments.mean[None]) / moments.std[None])
     return x if task.prepare is None else task.prepare(x)
 
 

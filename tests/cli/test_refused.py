@@ -188,7 +188,6 @@ DATA = [
         "data.dataset_options.label=x",
         "data.label: expected label here or in data.dataset_options, got both",
     ),
-    ("patients", "data.client=ill --set data.label=age", "got text in 'hospital'"),
     ("patients", "data.unseen=4", "data.unseen: expected fewer than 4"),
     ("patients", "data.partition=iid", "data.clients: expected a value"),
     ("patients", "data.standardise=1", "data.dataset_options.standardise: expected true or false, got 1"),

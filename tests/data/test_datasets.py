@@ -109,7 +109,7 @@ def test_numbers_that_float32_holds_are_not_shifted():
         assert len(np.unique(found.astype(np.float32))) == 50
         assert shift is not None
     assert datasets.centred(np.arange(250, 256, dtype=np.uint8)[:, None])[1] is None
-    assert datasets.centred(np.array([[1.7e9, np.nan]] * 2))[1] is None  # the data set refuses it
+    assert datasets.centred(np.array([[1.7e9, np.nan]] * 2))[1] is None
 
 
 def test_moments_read_some_rows_at_a_time(monkeypatch):

@@ -130,9 +130,17 @@ FRAMES: list[Row] = [
         ({}, {"label": "il"}, r"column of the table \(age, .*\), got 'il' \(did you mean 'ill'\?\)"),
         ({}, {"client": "town"}, "column of the table .* got 'town'"),
         ({}, {"client": None}, "client, the column of the clients, or partition and clients"),
-        ({"city": ["a"] * 12}, {}, "columns of features, got text in 'city', 'a' in row 0"),
+        ({"city": ["a"] * 12}, {"shape": [4, 1]}, "columns of pixels or tokens, got 'a' in row 0, .* of 'city'"),
+        ({"city": [*range(11), "a"]}, {"shape": [4, 1]}, "got 'a' in row 11"),
+        ({"born": [object()] * 12}, {}, "numbers or words in the columns of features, got <object .*in 'born'"),
         ({"born": pandas.Timestamp("2000-01-01")}, {}, "got dates in 'born'"),
-        ({"age": [NAN] * 2 + [1.0] * 10}, {}, r"'age', got none \(NaN\) in 2 of 12 rows, first in row 0"),
+        ({"age": [NAN] * 2 + [1.0] * 10}, {}, r"'age', got none \(NaN\) in 2 of 12 rows, .*; standardise = true puts"),
+        (
+            {"age": [None] * 2 + [True] * 10},
+            {},
+            r"'age', got none \(NaN\) in 2 of 12 rows, .*; standardise = true puts",
+        ),
+        ({"age": [NAN] * 2 + [1.0] * 10}, {"shape": [3], "standardise": True}, "'age', got none .* from 0$"),
         ({"hospital": [None] + ["a"] * 11}, {}, "'hospital', got none"),
         ({"ill": ["a"] * 11 + [None]}, {}, "'ill', got none .* first in row 11"),
         ({"income": [np.inf] * 12}, {}, "finite features"),
@@ -141,6 +149,13 @@ FRAMES: list[Row] = [
         ({}, {"features": []}, "one row and one column of features"),
         ({}, {"shape": [2, 2]}, "a shape of 3 entries"),
     ]
+]
+FRAMES += [
+    (
+        lambda names=names: data.from_frame({"id": names, "y": [0, 1] * 1002}, label="y", partition="iid", clients=2),
+        "at most 1000 different words .*, and fewer than rows, got .* in 2004 rows of 'id'; choose columns with",
+    )
+    for names in ([str(row % 1001) for row in range(2004)], [str(row) for row in range(2004)])
 ]
 FRAMES += [
     (lambda: data.from_frame("mine.csv", label="y", client="a"), "a table with columns"),

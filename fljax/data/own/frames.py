@@ -1,8 +1,9 @@
-"""A federation from a table with a column of labels, a column of clients, and columns of numbers."""
+"""A federation from a table with a column of labels, a column of clients, and columns of numbers and words."""
 
 from __future__ import annotations
 
 import math
+import numbers
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from fljax.data.datasets import (
     stored_standardised,
 )
 from fljax.data.federation import federate
+from fljax.data.own.words import as_numbers, one_hot, words_of
 from fljax.protocol import Features, Federation
 
 # The number of columns that an error message names.
@@ -36,14 +38,14 @@ class TableOptions(NamedTuple):
       label: the column to predict; see ``from_frame`` for labels that are not 0..C-1. Several columns are several
         targets.
       client: the column that says whose row it is.
-      features: the columns of the features; all other columns that have a name if not given.
+      features: the columns of the features; all other columns that have a name if not given. Words become one-hot.
       part: the column with "train", "valid" or "test"; None: rows are split by fractions, or test rows have files.
       classes: number of classes, if some class has no row.
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       shape: the shape of one example, e.g. ``[28, 28, 1]`` for 784 columns of pixels.
       vocabulary: number of different tokens, where the features are tokens.
       standardise: whether models see each feature with mean 0 and standard deviation 1, on the training rows of the
-        clients that train.
+        clients that train, and columns of words as 0 and 1. A missing number is then the mean, and refused otherwise.
       encoding: of the text of CSV files, e.g. ``"latin-1"``, ``"utf-16"`` or ``"gbk"``.
       separator: the character between the cells of CSV files, e.g. ``";"``, or ``"\\t"`` for a tab.
       decimal: the character before the decimals of numbers in CSV files, e.g. ``","``.
@@ -130,8 +132,11 @@ def from_frame(
         ``names.classes``. A list of columns with numbers gives several targets for each row.
       client: the column with the client of each row. Every value becomes a client, in ascending order, and is kept in
         ``names.clients``. None: ``partition`` and ``clients`` say how rows are divided.
-      features: the columns of the features, in this order; all other columns if not given. They must have numbers
-        or bools, and become float32.
+      features: the columns of the features, in this order; all other columns if not given. Numbers and bools become
+        float32. Text and categories become a column of 0 and 1 for each word (in ascending order, or the categories
+        in their own), and a last one for missing words ("?" and "NA", too) and for all others. All clients declare
+        words, as they declare classes, but no row of ``part``'s "valid" and "test" does. With ``shape`` or
+        ``vocabulary`` all columns have numbers.
       part: the column with the part of each row: "train", "valid" or "test". None: rows are split by ``train_fraction``
         and ``valid_fraction``.
       classes: number of classes, if some class has no row; whole numbers are then kept as they are.
@@ -140,11 +145,15 @@ def from_frame(
         if they are whole numbers in 0..255.
       vocabulary: number of different tokens, if the features are tokens.
       standardise: whether each feature is shifted and scaled to mean 0 and standard deviation 1 on the training rows of
-        the clients that train. Predictions take raw rows: the shift and the scale are kept as ``features``.
+        the clients that train, and a missing number is their mean (in a run of some members, the members' mean); 0 if
+        they have none. Columns of words stay 0 and 1. Predictions take raw rows: words, the shift and the scale are
+        kept as ``features``. False: missing numbers are refused.
       **options: as for ``federate``: ``partition``, ``clients``, ``unseen``, ``train_fraction``, ``seed``, ...
 
     Raises:
-      ValueError: if a column does not exist, is empty in some rows or is not numeric, and as for ``federate``.
+      ValueError: if a column does not exist, labels, clients, parts or numbers (without ``standardise``) are missing,
+        a column of features has dates, more than 1000 words or more than 20 rows of different words, and as for
+        ``federate``.
     """
     partition = options.pop("partition", None)
     if partition is None and client is None:
@@ -176,7 +185,7 @@ def dataset_from_frame(
     model sees standardised features. Without it, models see them as they are.
 
     Raises:
-      ValueError: if a column does not exist, is empty in some rows or is not numeric.
+      ValueError: as for ``from_frame``.
     """
     given = TableOptions(label, client, features, part, classes, regression, shape, vocabulary, standardise)
     return read_columns(frame, given)
@@ -203,21 +212,21 @@ def read_columns(
             f"{_listed(list(table.columns))}"
         )
     plain = options.shape is None and options.vocabulary is None and pixels is None
-    x, shift = _features(table, chosen, options.shape) if pixels is None else pixels, None
-    if plain:
-        x, shift = centred(x) if options.standardise else (x, None)
-        x = _narrow(x)
+    options = options._replace(standardise=plain and options.standardise)
     which = None if options.part is None else _which(table[options.part], options.part)
     test = rows.test if rows is not None else np.zeros(len(table), bool) if which is None else which > 0
+    x, words = _features(table, chosen, options, ~test if plain else None) if pixels is None else (pixels, None)
+    x, shift = centred(x) if options.standardise else (x, None)
+    x = _narrow(x) if plain else x
     labels = _labels(table, options, test)
     if rows is not None and rows.test.any():
-        made = _with_test_rows(x, labels, rows, options.vocabulary)
+        made = _with_test_rows(x, labels, rows, options)
     else:
         whose = rows.owner if rows is not None else None if options.client is None else table[options.client]
         made = _of_columns(x, labels, None if whose is None else _numbered(whose, options.client), which, options)
     if not plain:
         return made
-    return made._replace(features=Features(tuple(chosen), shift), standardise=options.standardise)
+    return made._replace(features=Features(tuple(chosen), shift, words=words), standardise=options.standardise)
 
 
 def label_columns(label: Any) -> list[Any]:
@@ -250,21 +259,23 @@ def _of_columns(
                 f"expected only 'train' and 'test' in {options.part!r} without a column of clients, got 'valid'"
             )
         x, labels, which = x[order], labels._replace(y=labels.y[order]), None
-    made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=options.vocabulary)
+    how: dict[str, Any] = {"vocabulary": options.vocabulary, "standardise": options.standardise}
+    made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, **how)
     return made._replace(part=which, class_names=labels.names, owner_names=names)
 
 
-def _with_test_rows(x: np.ndarray, labels: Labels, rows: RowsOfFiles, vocabulary: int | None) -> Dataset:
+def _with_test_rows(x: np.ndarray, labels: Labels, rows: RowsOfFiles, options: TableOptions) -> Dataset:
     """The data set of rows of which some are test rows by their file."""
 
     def piece(chosen: np.ndarray, test: bool) -> Piece:
         whose = None if rows.owner is None else rows.owner[chosen].tolist()
         whose = None if whose is None or all(owner is None for owner in whose) else whose
-        return Piece(x[chosen], labels.y[chosen], whose, test, "test rows" if test else "rows")
+        name = "test rows" if test else "rows"
+        return Piece(x[chosen], labels.y[chosen], whose, test, name, missing=options.standardise)
 
     pieces = [piece(~rows.test, False), piece(rows.test, True)]
     check_owners(pieces)
-    made = assemble(pieces, classes=labels.classes, vocabulary=vocabulary, standardise=False)
+    made = assemble(pieces, classes=labels.classes, vocabulary=options.vocabulary, standardise=False)
     return made._replace(class_names=labels.names)
 
 
@@ -325,46 +336,53 @@ def _listed(names: Sequence[Any]) -> str:
     return f"{first} and {more} more" if more > 0 else first
 
 
-def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None) -> np.ndarray:
+def _features(
+    table: Any, chosen: Sequence[Any], options: TableOptions, trains: np.ndarray | None
+) -> tuple[np.ndarray, tuple[Any, ...] | None]:
+    """The numbers of the features, NaN where one is missing, and ``Features.words``."""
     import pandas
 
+    # ``trains``: rows that may train; None for tokens and pixels, which have a number in each cell.
     known = set(table.columns)
     for column in chosen:
         if column not in known:
             check_column(table, column)
     part = table[list(chosen)]
+    words = tuple(
+        None if trains is None or dtype.kind in "biuf" else words_of(column, table[column], trains)
+        for column, dtype in zip(chosen, part.dtypes, strict=True)
+    )
     x = part.to_numpy()
     lacking = (x != x if x.dtype.kind == "f" else part.isna().to_numpy()).any(axis=0)
-    for column, dtype, lacks in zip(chosen, part.dtypes, lacking, strict=True):
-        kind = dtype.kind
-        if lacks or kind == "O":
-            check_complete(table[column], column)
-        if kind not in "biuf":
-            got = {"M": "dates", "m": "times", "c": "complex numbers"}.get(kind, "text")
-            cells: Any = table[column].astype(object)
-            read: Any = pandas.to_numeric(cells, errors="coerce") if got == "text" else cells
-            place = int(np.argmax(read.isna()))  # the first row if all are numbers
+    for column, dtype, lacks, some in zip(chosen, part.dtypes, lacking, words, strict=True):
+        if some is None and not options.standardise and (lacks or dtype.kind == "O"):
+            cells = table[column] if trains is None else pandas.Series(as_numbers(table[column]))
+            check_complete(cells, column, trains is not None)
+        if trains is None and dtype.kind not in "biuf":
+            cells = table[column].astype(object)
+            place = int(np.argmax([not isinstance(cell, numbers.Real) for cell in cells]))
             raise ValueError(
-                f"expected numbers in the columns of features, got {got} in {column!r}, {shown(cells.iloc[place])} in "
-                f"row {place}, counted from 0; choose columns with features=, or make numbers of it"
+                f"expected numbers in the columns of pixels or tokens, got {shown(cells.iloc[place])} in row {place}, "
+                f"counted from 0, of {column!r}; choose columns with features=, or make numbers of it"
             )
-    if x.dtype == object:  # bools beside numbers, or nullable numbers
-        x = x.astype(np.float64)
+    if x.dtype == object:  # words, bools beside numbers, or nullable numbers
+        columns = [(table[column], some) for column, some in zip(chosen, words, strict=True)]
+        x = np.column_stack([as_numbers(cells) if some is None else one_hot(cells, some) for cells, some in columns])
     whole = x.dtype.kind in "iu"
-    if shape is not None:
-        lengths = tuple(shape)
+    if options.shape is not None:
+        lengths = tuple(options.shape)
         if math.prod(lengths) != x.shape[1] or min(lengths, default=0) < 1:
             raise ValueError(f"expected a shape of {x.shape[1]} entries, the columns of features, got {list(lengths)}")
         x = x.reshape(len(x), *lengths)
-        return x.astype(np.uint8) if whole and x.min() >= 0 and x.max() <= 255 else _narrow(x)
-    return x
+        x = x.astype(np.uint8) if whole and x.min() >= 0 and x.max() <= 255 else _narrow(x)
+    return x, None if all(some is None for some in words) else words
 
 
 def _narrow(x: np.ndarray) -> np.ndarray:
     """Features as float32; numbers beyond its range stay, for the check of the data set."""
     with np.errstate(over="ignore"):
         narrow = x.astype(np.float32)
-    return narrow if np.isfinite(narrow).all() else x.astype(np.float64)
+    return x.astype(np.float64) if np.isinf(narrow).any() else narrow
 
 
 def _labels(table: Any, options: TableOptions, test: np.ndarray) -> Labels:
@@ -413,8 +431,8 @@ def _which(column: Any, name: str) -> np.ndarray:
     return np.array([PARTS[value.lower()] for value in values], np.int8)
 
 
-def check_complete(column: Any, name: Any) -> None:
-    """Raises a ValueError if a column has no value in some rows."""
+def check_complete(column: Any, name: Any, fillable: bool = False) -> None:
+    """Raises a ValueError if a column has no value in some rows, which ``standardise`` would fill if ``fillable``."""
     missing = int(column.isna().sum())
     if not missing and column.dtype == object:
         missing = sum(is_missing(value) for value in column.tolist())
@@ -422,5 +440,5 @@ def check_complete(column: Any, name: Any) -> None:
         row = int(np.argmax(column.isna().to_numpy()))
         raise ValueError(
             f"expected a value in each row of the column {name!r}, got none (NaN) in {missing} of {len(column)} rows, "
-            f"first in row {row}, counted from 0"
+            f"first in row {row}, counted from 0" + "; standardise = true puts the mean there" * fillable
         )

@@ -1,6 +1,7 @@
 """Tables in files: CSV or Parquet, one file or several, with test rows or the rows of a client, or paths of images.
 
-In CSV files columns of labels, clients and parts are text first; all other columns are as pandas reads them.
+In CSV files columns of labels, clients and parts are text first; all other columns are as pandas reads them, with "?"
+for a missing value.
 """
 
 from __future__ import annotations
@@ -144,9 +145,8 @@ def _alike(files: Sequence[TableFile], tables: Sequence[Any], options: TableOpti
                 got = [f"none named {_listed(missing)}"] * bool(missing) + [f"{_listed(more)} more"] * bool(more)
                 raise ValueError(f"expected the columns of {_name(files[0])}, got {' and '.join(got)}")
             part = table if list(table.columns) == names else table[names]
-            gaps = part.isna().to_numpy().any(axis=0)
-            for name, gap in zip(names, gaps, strict=True):
-                if gap:
+            for name in named:
+                if name in names:
                     check_complete(part[name], name)
             alike.append(part)
     several = len(label_columns(options.label)) > 1
@@ -161,9 +161,10 @@ def _alike(files: Sequence[TableFile], tables: Sequence[Any], options: TableOpti
 
 def _check_kinds(files: Sequence[TableFile], tables: Sequence[Any], name: Any, *, whole: bool, feature: bool) -> None:
     """Raises a ValueError if the values of a column are of several kinds in several files."""
-    having = [(file, table[name]) for file, table in zip(files, tables, strict=True) if name in table.columns]
+    columns = [(file, table[name].dropna()) for file, table in zip(files, tables, strict=True) if name in table.columns]
+    having = [(file, column.infer_objects()) for file, column in columns if len(column)]
     kinds = [_kind(column, whole) for _, column in having]
-    if len(set(kinds)) == 1:
+    if len(set(kinds)) <= 1:
         return
     right = next((kind for kind in kinds if feature and kind == "numbers"), kinds[0])
     like = _name(having[kinds.index(right)][0])
@@ -304,6 +305,7 @@ def read_text(place: Path, options: TableOptions) -> Any:
                 index_col=False,
                 # Otherwise the type of a column would depend on the length of the file.
                 low_memory=False,
+                na_values=["?"],  # beside pandas' own
                 # The mark in front keeps pandas from taking "NA", "None" or "null" for a missing value.
                 converters=dict.fromkeys(kinds, _MARK.__add__),
             )

@@ -25,6 +25,7 @@ from fljax.core import trees
 from fljax.core.names import check_same_labels, labels_along
 from fljax.core.platforms import ANY
 from fljax.core.values import as_whole
+from fljax.data.own.words import as_numbers, one_hot
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, Precision, on_one
 from fljax.engine.loop.checkpointing import function_name
@@ -181,8 +182,12 @@ def stored_features(x: Any, features: Features) -> Array:
     # Traced arrays are shifted in float32.
     if len(getattr(x, "dims", ())) == 2 and labels_along(x, 1) is not None:  # of xarray
         x = x.to_pandas()
+    if features.words is not None and type(x) in (list, tuple, np.ndarray) and np.asarray(x).dtype.kind in "OUS":
+        if np.ndim(x) != 2 or np.shape(x)[1] != len(features.words):
+            raise ValueError(f"expected rows of {len(features.words)} words and numbers, got shape {np.shape(x)}")
+        x = dict(zip(features.names or (), np.asarray(x).T, strict=True))
     if features.names is not None and (isinstance(x, Mapping) or hasattr(x, "columns")):
-        x = _columns_of(x, features.names)
+        x = _columns_of(x, features.names, features.words)
     if features.shift is None and features.mean is None:
         return jnp.asarray(x)
     width = len(features.shift or features.mean or ())
@@ -198,13 +203,15 @@ def stored_features(x: Any, features: Features) -> Array:
         row = (1,) * (x.ndim - 1) + (width,)
         high = shift.astype(np.float32)
         parts = [numbers.astype(np.float32).reshape(row) for numbers in (high, shift - high, mean, std)]
-        return (x.astype(jnp.float32) - parts[0] - parts[1] - parts[2]) / parts[3]
-    stored = (values - shift).astype(np.float32)
-    return jnp.asarray((stored.astype(np.float64) - mean) / std, jnp.float32)
+        scaled = (x.astype(jnp.float32) - parts[0] - parts[1] - parts[2]) / parts[3]
+        return scaled if features.mean is None else jnp.where(jnp.isnan(x), 0, scaled)
+    scaled = ((values - shift).astype(np.float32).astype(np.float64) - mean) / std
+    filled = scaled if features.mean is None else np.where(np.isnan(values), 0, scaled)
+    return jnp.asarray(filled, jnp.float32)
 
 
-def _columns_of(table: Any, names: tuple[Any, ...]) -> Any:
-    """The columns of a pandas or polars table, an Arrow table or a mapping, ``[n, columns]``."""
+def _columns_of(table: Any, names: tuple[Any, ...], words: tuple[Any, ...] | None) -> Any:
+    """The columns of a pandas or polars table, an Arrow table or a mapping, ``[n, features]``."""
     there = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", table.columns))
     if isinstance(table, Mapping):
         check_same_labels(0, {str(name): column for name, column in table.items()})
@@ -212,20 +219,21 @@ def _columns_of(table: Any, names: tuple[Any, ...]) -> Any:
     if lacking:
         known = ", ".join(str(column) for column in names[:10]) + (", ..." if len(names) > 10 else "")
         raise ValueError(f"expected a table with the columns of the model ({known}), got none named {lacking[0]!r}")
-    columns = [_column(name, table[name]) for name in names]
-    lengths = {np.shape(column) for column in columns}
+    lengths = {np.shape(table[name]) for name in names}
     if len(lengths) > 1 or len(next(iter(lengths))) != 1:
         got = ", ".join(map(str, sorted(lengths)))
         raise ValueError(f"expected columns of one length, with one number for each row, got shapes {got}")
-    return (jnp if any(isinstance(column, jax.Array) for column in columns) else np).stack(columns, axis=1)
+    columns = [_column(name, table[name], some) for name, some in zip(names, words or [None] * len(names), strict=True)]
+    return (jnp if any(isinstance(column, jax.Array) for column in columns) else np).column_stack(columns)
 
 
-def _column(name: Any, values: Any) -> Any:
-    """A column as float64; traced numbers as they are."""
+def _column(name: Any, values: Any, words: tuple[str, ...] | None) -> Any:
+    """A column as float64, or one-hot; traced numbers as they are."""
+    if words is not None:
+        return one_hot(values, words)
     try:
-        column = np.asarray(values)
-        if column.dtype.kind in "biufOUS":  # also nullable numbers, and numbers as text
-            return column.astype(np.float64)
+        if np.asarray(values).dtype.kind in "biufOUS":  # also nullable numbers, and numbers as text
+            return as_numbers(values)
     except jax.errors.TracerArrayConversionError:
         return values
     except (TypeError, ValueError):

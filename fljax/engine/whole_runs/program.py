@@ -63,7 +63,7 @@ class Scales(NamedTuple):
     """What moments of members are made of, for each of F stacked federations; one federation is the only one."""
 
     given: Moments  # [F, ...], the moments of all clients
-    sums: Sums  # [F, N, ...], of training rows, and count [F, N], in the order of storage
+    sums: Sums  # [F, N, ...], of training rows, in the order of storage
 
     @classmethod
     def of(cls, federation: Federation) -> Scales | None:
@@ -82,32 +82,31 @@ class Scales(NamedTuple):
         # Everybody has those that are given, bit by bit. Nobody has 0 and 1, as a federation that is not standardised.
         found: Any = (leaf[place] for leaf in self.given)
         mean, std = found
-        inside = member & (self.sums.count > 0)[place]
+        has_rows = (self.sums.count > 0).reshape(*self.sums.count.shape[:2], -1).any(axis=2)
+        inside, plain = member & has_rows[place], self.as_stored()
         mean[~inside.any(axis=1)], std[~inside.any(axis=1)] = 0, 1
-        some = inside.any(axis=1) & (inside.sum(axis=1) < (self.sums.count > 0).sum(axis=1)[place])
-        some &= ~self._as_stored()[place]
+        some = inside.any(axis=1) & (inside.sum(axis=1) < has_rows.sum(axis=1)[place])
         for runs in np.array_split(np.flatnonzero(some), -(-some.sum() * self.sums.mean[0].size // _AT_ONCE) or 1):
-            mean[runs], std[runs] = _joined(Sums(*(leaf[place[runs]] for leaf in self.sums)), inside[runs])
+            own = _joined(Sums(*(leaf[place[runs]] for leaf in self.sums)), inside[runs])
+            mean[runs], std[runs] = (np.where(plain[place[runs]], *each) for each in zip((0, 1), own, strict=True))
         return Moments(mean, std)
 
-    def _as_stored(self) -> Bool[np.ndarray, " F"]:
-        """Which federations are not standardised: their moments are 0 and 1, and those of their rows are others."""
-
-        def plain(mean: Any, std: Any) -> np.ndarray:
-            return ((mean == 0) & (std == 1)).reshape(len(mean), -1).all(axis=1)
-
-        return plain(*self.given) & ~plain(*_joined(self.sums, self.sums.count > 0))
+    def as_stored(self) -> Bool[np.ndarray, "F ..."]:
+        """Which features are not standardised: their moments are 0 and 1, and those of their rows are others."""
+        mean, std = _joined(self.sums, np.ones(self.sums.count.shape[:2], bool))
+        near = (np.abs(mean) < 1e-6) & (np.abs(std - 1) < 1e-6)  # float32 has 0 and 1 in their place
+        return (np.asarray(self.given.mean) == 0) & (np.asarray(self.given.std) == 1) & ~near
 
 
 def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of the members' rows, as by Chan, Golub and LeVeque (1979)."""
     known = np.isfinite(sums.mean) & np.isfinite(sums.squares)  # 0 times another number would not be 0
     means, squares = np.where(known, sums.mean, 0), np.where(known, sums.squares, 0)
-    count = member * sums.count
-    total = count.sum(axis=1).reshape(-1, *(1 for _ in means.shape[2:]))
-    mean = np.einsum("rn,rn...->r...", count, means) / total
+    count = np.einsum("rn,rn...->rn...", member, sums.count)
+    total = count.sum(axis=1)
+    mean = np.einsum("rn...,rn...->r...", count, means) / np.maximum(total, 1)
     apart = means - mean[:, None]
-    squares = np.einsum("rn,rn...->r...", count, apart * apart) + np.einsum("rn,rn...->r...", member, squares)
+    squares = np.einsum("rn...,rn...->r...", count, apart * apart) + np.einsum("rn,rn...->r...", member, squares)
     lost = np.einsum("rn,rn...->r...", member, ~known)
     return scale_of(Sums(total, np.where(lost, np.nan, mean), squares))
 
@@ -118,11 +117,8 @@ def by_themselves(federation: Federation) -> Federation:
     def alone(clients: ClientData) -> ClientData:
         scales = Scales.of(federation._replace(clients=clients))
         assert scales is not None
-        given, count = scales.given, np.maximum(scales.sums.count, 1)  # without rows: 0 and 1
-        count = count.reshape(*count.shape, *(1 for _ in given.mean.shape[1:]))
-        mean, std = scale_of(scales.sums._replace(count=count))
-        is_plain = ((given.mean == 0) & (given.std == 1)).reshape(len(given.mean), -1).all(axis=1)
-        mean[is_plain], std[is_plain] = 0, 1
+        given, plain = scales.given, scales.as_stored()[:, None]
+        mean, std = (np.where(plain, *each) for each in zip((0, 1), scale_of(scales.sums), strict=True))
         shape = *clients.id.shape, *given.mean.shape[1:]
         return clients._replace(
             moments=Moments(*(jnp.asarray(leaf.reshape(shape), given.mean.dtype) for leaf in (mean, std)))
