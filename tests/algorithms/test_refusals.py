@@ -170,6 +170,8 @@ def features(**changes: Any) -> Any:
     (of(perfedavg, hessian="half"), "hessian", "none, exact or difference", "got 'half'"),
     (of(perfedavg, adaptation_steps=-1), "adaptation_steps", "at least 0", "got -1"),
     (of(pfedme, ADAM), PLAIN_SGD, "pfedme"),
+    (of(pfedme, HOW._replace(clip_norm=1.0)), "without clip_norm and decay_of for pfedme, whose steps are its own"),
+    (of(pfedme, HOW._replace(decay_of="weights")), "without clip_norm and decay_of for pfedme"),
     (of(pfedme, personal_steps=0), "personal_steps", "at least 1", "got 0"),
     (run(rank), "rank_on to name rows that the server has", "got 'validation'"),
     (of(scaffold, ADAM), PLAIN_SGD, "scaffold", "got 'adam'"),
