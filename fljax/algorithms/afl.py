@@ -154,7 +154,9 @@ def afl(
         after = AflServer(model, state, mixture, trees.where(anybody, average, server.average), server.averaged)
         after = after._replace(averaged=server.averaged + anybody.astype(jnp.int32))
         loss = trees.or_nan(cohort.present, rows.loss)
-        return after, along("client", mixing_weight=mixture) | along("row", weight=normalise_weights(rows.weight), loss=loss)
+        return after, along("client", mixing_weight=mixture) | along(
+            "row", weight=normalise_weights(rows.weight), loss=loss
+        )
 
     return single_model(
         task,

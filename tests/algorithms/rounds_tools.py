@@ -104,11 +104,10 @@ def engine_key(id, round):
 
 
 @functools.partial(jax.jit, static_argnames="how", compiler_options=QUICK)
-def engine_draw(clients, id, round, how):
-    """The batches that the engine gives a client."""
+def drawn_with(key, rows, id, how):
+    """The batches that a client draws with a key."""
     nothing = Examples(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32))
-    key = jax.random.fold_in(engine_key(id, round), 0)
-    return training.draw(key, Subset(nothing, take(clients.train, id)), how)
+    return training.draw(training.stream(key, training.Stream.BATCHES), Subset(nothing, take(rows, id)), how)
 
 
 def batches_of(drawn):
@@ -125,10 +124,12 @@ def own_rows(data, id):
     return np.asarray(data.examples.x)[rows], np.asarray(data.examples.y)[rows]
 
 
-def numpy_client(data, id, round, how: Local):
-    """One client for NumPy, with the batches that the engine's keys give it."""
+def numpy_client(data, id, round, how: Local, stream: int | None = None, key: Any = None):
+    """One client for NumPy, with the batches that the engine's keys give it in a stream; or those of ``key``."""
     x, y = own_rows(data, id)
-    drawn = engine_draw(stored(data).clients, jnp.int32(id), jnp.int32(round), how)
+    key = engine_key(jnp.int32(id), jnp.int32(round)) if key is None else key
+    key = key if stream is None else jax.random.fold_in(key, int(stream))
+    drawn = drawn_with(key, stored(data).clients.train, jnp.int32(id), how)
     return numpy_round.Client(x.astype(np.float64), y, batches_of(drawn))
 
 

@@ -1,8 +1,9 @@
-"""What the baselines must equal: closed forms on the clients of ``quadratic``, and FedAvg where a parameter is off."""
+"""What the baselines must equal: closed forms on the clients of ``quadratic``, and others where a parameter is off."""
 
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import afl, fedavg, fedprox, mwfed, perfedavg, pfedme, qffl, scaffold
+from fljax.algorithms import REGISTRY, afl, fedavg, fedprox, mwfed, perfedavg, pfedme, qffl, scaffold
 from fljax.algorithms.fedprox import work
 from fljax.core.trees import take, zeros_like
 from fljax.engine.rounds.states import initial_state, local_data
@@ -33,7 +34,7 @@ from tests.toys.quick import QUICK
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
-# --- Reductions to FedAvg -----------------------------------------------------------------------------------
+# --- Reductions to others -----------------------------------------------------------------------------------
 
 
 def frozen(algorithm):
@@ -85,19 +86,46 @@ def test_equals_uniform_fedavg(name, exact):
         close(states.server.model["w"], follow(START, steps_of(name), 3, momentum, server_lr), exact)
 
 
+def use(build, part="server.model", **options):
+    """A builder or its name, and the part of the state that has the models."""
+    build = REGISTRY[build].build if isinstance(build, str) else build
+    return functools.partial(build, **options), operator.attrgetter(part)
+
+
+UNIFORM, ALONE = use("fedavg", weights="uniform"), use("standalone", "clients.model")
+FEATURED = TASK._replace(features=lambda params, x: x @ params["w"])
+ALL_HEAD = TASK._replace(roles=lambda tree: dict.fromkeys(tree, "head"))
+ADAM = {"weights": "uniform", "server_optimizer": "adam", "server_lr": 0.1}
+SAME = {  # bit for bit
+    "fednova, as many steps": (TASK, use("fednova"), use("fedavg")),
+    "moon, mu 0": (FEATURED, use("moon", mu=0), use("fedavg")),
+    "fedper, no head": (TASK, use("fedper", "server.shared"), use("fedavg")),
+    "fedrep, no head": (TASK, use("fedrep", "server.shared"), use("fedavg")),
+    "fedbabu, no head": (TASK, use("fedbabu", "server.shared"), UNIFORM),
+    "fedper, no body": (ALL_HEAD, use("fedper", "clients.own"), ALONE),
+}
+ALIKE = {
+    "fedprox, mu 0": (TASK, use("fedprox", mu=0.0), use("fedavg")),
+    "qffl, q 0": (TASK, use("qffl", q=0.0), UNIFORM),
+    "scaffold, no variates": (TASK, use(REDUCTIONS["scaffold"]), UNIFORM),
+    "ditto": (TASK, use("ditto", regularisation=3.0, personal_epochs=1, **ADAM), use("fedavg", **ADAM)),
+    "apfl, alpha 0": (TASK, use("apfl", alpha=0.0), UNIFORM),
+    "apfl, alpha 1": (TASK, use("apfl", "clients.own", alpha=1.0), ALONE),
+    "fedala, rate 0": (TASK, use("fedala", layers=1, weight_learning_rate=0.0, most_epochs=3), use("fedavg")),
+    "fedfomo, nothing sent": (TASK, use("fedfomo", "server.models.values", models_sent=0), ALONE),
+}
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["fedprox", "qffl", "scaffold"])
-def test_equals_fedavg_with_the_same_batches(name):
-    """Ragged clients and small batches: the very batches of FedAvg."""
-    small = Local(0.3, 3, epochs=2, decay=0.9)
-    options = {"weights": "uniform"} if name == "fedprox" else {}
-    found, _ = history(lambda _: REDUCTIONS[name](TASK, small, clients_per_round=3, **options), federation(), 2)
-    wanted, _ = history(ragged_fedavg, federation(), 2)
-    close(found.server.model, wanted.server.model)
-
-
-def ragged_fedavg(_):
-    return fedavg(TASK, Local(0.3, 3, epochs=2, decay=0.9), clients_per_round=3, weights="uniform")
+@pytest.mark.parametrize("name", SAME | ALIKE)
+def test_equals_another_with_the_same_batches(name, exact):
+    """Clients with two batches in each epoch, mostly ragged, but for one without rows."""
+    (task, *both), data = (SAME | ALIKE)[name], federation((5, 0, 6, 4, 4), capacity=6)
+    local, tolerance = Local(0.3, 3, epochs=2, decay=0.7), 0 if name in SAME else 10 * exact
+    found, expected = (part(history(lambda _, build=build: build(task, local), data, 3)[0]) for build, part in both)
+    assert np.ptp(expected["w"], axis=0).max() > 0.1
+    for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=tolerance, atol=tolerance)
 
 
 # --- FedProx ------------------------------------------------------------------------------------------------

@@ -11,209 +11,102 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import training
-from fljax.algorithms import fedavg, fedavg_finetune, fedbabu, fedper, fedrep, standalone
+from fljax.algorithms import fedavg_finetune, fedbabu, fedper, fedrep
 from fljax.algorithms.heads import train_part
 from fljax.core import trees
 from fljax.models import task_from_module
-from fljax.protocol import Examples, Rows, Seat, Subset, Task
+from fljax.protocol import Examples, Rows, Subset, Task
 from fljax.training import Local, RateSchedule, Stream
-from tests.algorithms.oracle_tools import (
-    EPOCHS,
-    NOTHING,
-    STEPS,
-    WITH_DATA,
-    Run,
-    agrees,
-    deployed,
-    judged,
-    modes,
-    rate_of,
-    run,
-    stranger,
-    taking_part,
-)
-from tests.algorithms.rounds_tools import TASK, batches_of, close, engine_key, federation, history, own_rows, stored
-from tests.oracles import numpy_heads as oracle
-from tests.oracles.numpy_round import Client, local_sgd
+from tests.algorithms.oracle_tools import EPOCHS, STEPS, WITH_DATA, agrees, deployed, judged, rate_of, run, stranger
+from tests.algorithms.rounds_tools import TASK, close, federation, history, numpy_client
+from tests.oracles import numpy_personal as oracle
 from tests.toys.quick import QUICK
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 FIRST_HEAD = np.array([0.2, -0.4, 0.1, 0.3])
-
-
-def task_of(**roles: str) -> Task:
-    """Logistic regression whose two leaves have these roles, and whose bias does not start at zero."""
-    start = lambda key: TASK.init(key) | {"b": jnp.asarray(FIRST_HEAD, jnp.result_type(float))}  # noqa: E731
-    return TASK._replace(init=start, roles=(lambda tree: dict(roles)) if roles else None)
-
-
-HEADED = task_of(w="trained", b="head")
-ALL_BODY, ALL_HEAD = task_of(), task_of(w="head", b="head")
-
-
-@functools.partial(jax.jit, static_argnames="how", compiler_options=QUICK)
-def _drawn(key: Any, rows: Rows, how: Local) -> Any:
-    return training.draw(jax.random.fold_in(key, 0), Subset(NOTHING, rows), how)
-
-
-def client_of(key: Any, id: int, how: Local) -> Client:
-    """A client for NumPy that draws its batches with this key."""
-    rows = trees.take(stored(federation()).clients.train, id)
-    x, y = own_rows(federation(), id)
-    return Client(x.astype(np.float64), y, batches_of(_drawn(key, rows, how)))
-
-
-def of_deployment(ran: Run, id: int, how: Local, known: bool = True) -> Client:
-    judge, _, data = judged(ran, known=known)
-    return client_of(judge.key(trees.take(data.clients, id)), id, how)
-
-
-def reads(state: Any) -> Any:
-    return state.server.shared["w"], dict(enumerate(state.clients.own["b"]))
-
-
-def start_of(ran: Run) -> oracle.Heads:
-    return oracle.Heads(ran.by_state(0).server.shared["w"], dict.fromkeys(range(5), FIRST_HEAD))
-
-
-@modes
-@pytest.mark.parametrize("weights", ["size", pytest.param("uniform", marks=pytest.mark.thorough)])
-def test_fedper(how, weights, tolerance):
-    ran = run(fedper(HEADED, how, weights=weights, tune_epochs=2))
-    step = lambda round, state: oracle.fedper_round(state, round.clients, round.rate, by_size=weights == "size")  # noqa: E731
-    state = agrees(ran, step, how, reads, tolerance, start=start_of(ran))
-    for id in (0, 3):  # of which client 0 has no data
-        close(deployed(ran, id)[0], state.model(id), tolerance)
-    tuning = how._replace(steps=None, epochs=2)
-    expected = local_sgd({"w": state.body, "b": FIRST_HEAD}, of_deployment(ran, 2, tuning, False), rate_of(how, 0))
-    close(stranger(ran), expected, tolerance)
+HEADED = TASK._replace(
+    init=lambda key: TASK.init(key) | {"b": jnp.asarray(FIRST_HEAD, jnp.result_type(float))},
+    roles=lambda tree: {"w": "trained", "b": "head"},
+)
+ONE, THREE = EPOCHS._replace(epochs=1), EPOCHS._replace(epochs=3)
 
 
 @pytest.mark.parametrize(
-    ("how", "options", "of_head", "of_final"),
+    ("build", "how", "options", "of_head", "known", "unseen"),
     [
-        (STEPS, {}, STEPS, STEPS),
-        pytest.param(
-            EPOCHS,
-            {"head_steps": 4, "final_epochs": 3, "weights": "uniform"},
-            EPOCHS._replace(epochs=None, steps=4),
-            EPOCHS._replace(epochs=3),
-            marks=pytest.mark.thorough,
-        ),
-        (STEPS, {"head_epochs": 2, "final_epochs": 1}, EPOCHS, EPOCHS._replace(epochs=1)),
+        (fedper, STEPS, {"tune_epochs": 2}, None, None, EPOCHS),
+        (fedper, EPOCHS, {"tune_epochs": 2, "weights": "uniform"}, None, None, EPOCHS),
+        (fedbabu, STEPS, {"tune_epochs": 2, "weights": "size"}, None, EPOCHS, EPOCHS),
+        (fedbabu, EPOCHS, {"tune_epochs": 2}, None, EPOCHS, EPOCHS),
+        (fedrep, STEPS, {}, STEPS, None, STEPS),
+        (fedrep, STEPS, {"head_epochs": 2, "final_epochs": 1}, EPOCHS, ONE, ONE),
+        (fedrep, EPOCHS, {"head_steps": 3, "final_epochs": 3, "weights": "uniform"}, STEPS, THREE, THREE),
     ],
-    ids=["steps", "head_steps", "head_epochs"],
 )
-def test_fedrep(how, options, of_head, of_final, tolerance):
+def test_rounds(build, how, options, of_head, known, unseen, tolerance):
+    """``known`` and ``unseen`` are what clients train before they use their model: FedRep the head, others all."""
+    by_size = options.get("weights", "uniform" if build is fedbabu else "size") == "size"
+
     def step(round, state):
-        keys = {id: jax.random.fold_in(engine_key(jnp.int32(id), round.t), int(Stream.HEAD)) for id in round.clients}
-        heads = {id: client_of(key, id, of_head) for id, key in keys.items()}
-        return oracle.fedrep_round(state, round.clients, heads, round.rate, by_size=options.get("weights") != "uniform")
+        phases = [("wb" if build is fedper else "w", round.clients)]
+        if of_head is not None:
+            heads = {id: numpy_client(federation(), id, round.t, of_head, Stream.HEAD) for id in round.clients}
+            phases.insert(0, ("b", heads))
+        return oracle.heads_round(state, phases, round.rate, by_size)
 
-    ran = run(fedrep(HEADED, how, **options))
-    state = agrees(ran, step, how, reads, tolerance, start=start_of(ran))
-    rate = rate_of(how, 2)
-    for id in (3, 4):
-        model = state.model(id)
-        if "final_epochs" in options:
-            model = oracle.descended(model, of_deployment(ran, id, of_final), rate, ("b",))
-        close(deployed(ran, id)[0], model, tolerance)
-    fresh = {"w": state.body, "b": FIRST_HEAD}
-    close(stranger(ran), oracle.descended(fresh, of_deployment(ran, 2, of_final, False), rate, ("b",)), tolerance)
+    def used(state, id, local, **options):
+        judge, _, data = judged(ran, **options)
+        client = numpy_client(data, id, 0, local or EPOCHS, key=judge.key(trees.take(data.clients, id)))
+        moving, rate = ("b", rate_of(how, 2)) if build is fedrep else ("wb", rate_of(how, 0))
+        return oracle.descended(state.model(id), client, rate, moving if local else "")
 
+    ran = run(build(HEADED, how, **options))
+    reads = lambda state: (state.server.shared["w"], dict(enumerate(state.clients.own["b"])))  # noqa: E731
+    start = oracle.Heads(ran.by_state(0).server.shared["w"], dict.fromkeys(range(5), FIRST_HEAD))
+    state = agrees(ran, step, how, reads, tolerance, start=start)
+    for id in (0, 3, 4):  # of which client 0 has no data
+        close(deployed(ran, id)[0], used(state, id, known), tolerance)
+    close(stranger(ran), used(start._replace(body=state.body), 2, unseen, known=False), tolerance)
 
-@modes
-def test_fedbabu(how, tolerance):
-    ran = run(fedbabu(HEADED, how, tune_epochs=2))
-    step = lambda round, state: oracle.fedbabu_round(state, round.clients, round.rate)  # noqa: E731
-    state = agrees(ran, step, how, reads, tolerance, start=start_of(ran))
-    tuning = how._replace(steps=None, epochs=2)
-    for id in WITH_DATA[:2]:
-        expected = local_sgd(state.model(id), of_deployment(ran, id, tuning), rate_of(how, 0))
-        close(deployed(ran, id)[0], expected, tolerance)
-    close(stranger(ran), local_sgd(state.model(2), of_deployment(ran, 2, tuning, False), rate_of(how, 0)), tolerance)
-
-
-# --- By hand ------------------------------------------------------------------------------------------------
 
 # ``F_i = (b h_i - c_i)^2 / 2`` with ``c = (1, 2)``.
 PRODUCT = Task(
     init=lambda key: {"b": jnp.ones(()), "h": jnp.full((), 0.5)},
     logits=lambda params, x, key=None: params["b"] * params["h"] - x,
     loss=lambda logits, y: 0.5 * jnp.square(logits[:, 0]),
-    roles=lambda tree: {"b": "trained", "h": "head"},
 )
 PAIR = federation((1, 1), range(2), capacity=1, x=np.array([[1.0], [2.0]]), y=np.zeros(2, int))
+BOTH, ALL_HEAD = {"b": "trained", "h": "head"}, {"b": "head", "h": "head"}
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    ("build", "head", "steps", "heads", "body"),
+    ("build", "roles", "head", "steps", "own", "shared"),
     [
-        (fedper, 0.5, 1, [0.75, 1.25], 1.25),
-        (fedrep, 0.0, 1, [0.5, 1.0], 1.3125),
-        (fedbabu, 0.5, 1, [0.5, 0.5], 1.25),
-        (fedbabu, 0.5, 2, [0.5, 0.5], 1.46875),
+        (fedper, BOTH, 0.5, 1, {"h": [0.75, 1.25]}, {"b": 1.25}),
+        (fedrep, BOTH, 0.0, 1, {"h": [0.5, 1.0]}, {"b": 1.3125}),
+        (fedbabu, BOTH, 0.5, 1, {"h": [0.5, 0.5]}, {"b": 1.25}),
+        (fedbabu, BOTH, 0.5, 2, {"h": [0.5, 0.5]}, {"b": 1.46875}),
+        # Without a body nothing is shared, and FedBABU trains nothing.
+        (fedper, ALL_HEAD, 0.5, 1, {"b": [1.125, 1.375], "h": [0.75, 1.25]}, {}),
+        (fedrep, ALL_HEAD, 0.5, 1, {"b": [1.125, 1.375], "h": [0.75, 1.25]}, {}),
+        (fedbabu, ALL_HEAD, 0.5, 1, {"b": [1.0, 1.0], "h": [0.5, 0.5]}, {}),
     ],
 )
-def test_one_round_by_hand(build, head, steps, heads, body):
-    task = PRODUCT._replace(init=lambda key: {"b": jnp.ones(()), "h": jnp.full((), head)})
-    algorithm = build(task, Local(0.5, 1, steps=steps))
-    states, _ = history(lambda numbers: algorithm, PAIR, 1)
-    assert states.clients.own["h"][1].tolist() == heads
-    assert states.server.shared["b"][1].tolist() == body
-    zero = jnp.int32(0)
-    down = algorithm.down(trees.take(states.server, 1), Seat(zero, zero, zero))
-    assert (trees.paths_of(down), trees.paths_of(states.clients.own)) == (["b"], ["h"])
-
-
-# --- Edges --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("build", "weights"), [(functools.partial(fedper, tune_epochs=0), "size"), (fedrep, "size"), (fedbabu, "uniform")]
-)
-def test_without_a_head_they_are_fedavg(build, weights):
-    found = run(build(ALL_BODY, EPOCHS, clients_per_round=3))
-    expected = run(fedavg(ALL_BODY, EPOCHS, clients_per_round=3, weights=weights))
-    jax.tree.map(np.testing.assert_array_equal, found.states.server.shared, expected.states.server.model)
-    assert not jax.tree.leaves(found.states.clients)
-    if build is not fedbabu:
-        jax.tree.map(np.testing.assert_array_equal, deployed(found, 3)[0], deployed(expected, 3)[0])
-
-
-def test_without_a_body_clients_train_alone():
-    nobody = ((), ())
-    found = run(fedper(ALL_HEAD, EPOCHS, clients_per_round=None), lost=nobody)
-    alone = run(standalone(ALL_HEAD, EPOCHS), lost=nobody)
-    jax.tree.map(np.testing.assert_array_equal, found.states.clients.own, alone.states.clients.model)
-    kept = run(fedbabu(ALL_HEAD, EPOCHS), lost=nobody).states
-    assert (kept.clients.own["w"] == kept.clients.own["w"][:1]).all()
-    fitted = run(fedrep(ALL_HEAD, EPOCHS), lost=nobody).states
-    assert not jax.tree.leaves(fitted.server.shared)
-    assert (fitted.clients.own["w"][1:, list(WITH_DATA)] != fitted.clients.own["w"][:-1, list(WITH_DATA)]).any()
-
-
-# Each of these moves leaves whose gradient is zero.
-HARD = Local(0.2, 2, steps=3, optimizer="sgd", options=(("momentum", 0.9),), weight_decay=0.1)
-
-
-def test_the_head_of_fedbabu_never_changes():
-    ran = run(fedbabu(HEADED, HARD))
-    assert (ran.states.clients.own["b"] == FIRST_HEAD.astype(np.float32)).all()
-    assert taking_part(ran.by_round()[0])
-    assert (np.diff(ran.states.server.shared["w"], axis=0) != 0).all()
+def test_one_round_by_hand(build, roles, head, steps, own, shared):
+    start = lambda key: {"b": jnp.ones(()), "h": jnp.full((), head)}  # noqa: E731
+    algorithm = build(PRODUCT._replace(init=start, roles=lambda tree: roles), Local(0.5, 1, steps=steps))
+    states, _ = history(lambda _: algorithm, PAIR, 1)
+    for found, expected in ((states.clients.own, own), (states.server.shared, shared)):
+        assert {name: leaf[1].tolist() for name, leaf in found.items() if leaf is not None} == expected
 
 
 @pytest.mark.parametrize("build", [fedbabu, fedper, fedavg_finetune])
 def test_tuning_has_no_schedule_over_rounds(build):
     """A warm-up begins at a rate of 0."""
-    schedule = RateSchedule("warmup_cosine_decay_schedule", (("decay_steps", 50), ("warmup_steps", 5)))
-    found = [
-        stranger(run(build(HEADED, STEPS._replace(schedule=each)), lost=(WITH_DATA,))) for each in (None, schedule)
-    ]
+    warming = RateSchedule("warmup_cosine_decay_schedule", (("decay_steps", 50), ("warmup_steps", 5)))
+    found = [stranger(run(build(HEADED, STEPS._replace(schedule=each)), lost=(WITH_DATA,))) for each in (None, warming)]
     jax.tree.map(np.testing.assert_array_equal, *found)
 
 
@@ -223,24 +116,27 @@ class Net(nn.Module):
         return nn.Dense(4, name="head")(nn.BatchNorm(use_running_average=not train, name="norm")(x))
 
 
-@pytest.mark.parametrize(
-    ("part", "moves"),
-    [("head", {"head/kernel", "head/bias"}), ("trained", {"norm/scale", "norm/bias"})],
-)
-def test_what_is_held_keeps_its_bits_and_statistics_move(part, moves):
-    x = jnp.asarray(np.random.default_rng(0).normal(1, 2, size=(6, 3)), jnp.float32)
-    subset = Subset(Examples(x, jnp.arange(6, dtype=jnp.int32) % 4), Rows(jnp.arange(6, dtype=jnp.int32), jnp.int32(6)))
+HEAD, SCALES, STATISTICS = {"head/kernel", "head/bias"}, {"norm/scale", "norm/bias"}, {"norm/mean", "norm/var"}
 
-    def changed(task: Task) -> set[str]:
+
+@pytest.mark.parametrize(("part", "moves", "headless"), [("head", HEAD, set()), ("trained", SCALES, HEAD | SCALES)])
+def test_what_is_held_keeps_its_bits_and_statistics_move(part, moves, headless):
+    """Also with momentum and decay, which move leaves whose gradient is zero."""
+    hard = Local(0.2, 2, steps=3, options=(("momentum", 0.9),), weight_decay=0.1)
+    x, rows = jnp.asarray(np.random.default_rng(0).normal(1, 2, size=(6, 3)), jnp.float32), jnp.arange(6)
+    subset = Subset(Examples(x, rows % 4), Rows(rows, jnp.int32(6)))
+
+    @functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+    def trained(task, before):
+        return train_part(jax.random.key(1), before, subset, part, task=task, local=hard).params
+
+    def changed(**options):
+        task = task_from_module(Net(), x[:1], classes=4, **options)
         before = jax.tree.map(lambda leaf: leaf + 0.5, task.init(jax.random.key(0)))
-        learn = functools.partial(train_part, task=task, local=HARD)
-        key = jax.random.key(1)
-        after = jax.jit(learn, static_argnums=3, compiler_options=QUICK)(key, before, subset, part).params
-        pairs = zip(trees.paths_of(before), *map(jax.tree.leaves, (before, after)), strict=True)
+        pairs = zip(trees.paths_of(before), *map(jax.tree.leaves, (before, trained(task, before))), strict=True)
         return {path for path, one, other in pairs if (one != other).any()}
 
-    made = functools.partial(task_from_module, Net(), x[:1], classes=4)
-    assert changed(made(head=lambda path: path.startswith("head"))) == moves | {"norm/mean", "norm/var"}
-    assert changed(made(head=lambda path: path.startswith("head"), statistics="frozen")) == moves
-    headless = changed(made())
-    assert headless == (set() if part == "head" else {"head/kernel", "head/bias"} | moves | {"norm/mean", "norm/var"})
+    is_head = lambda path: path.startswith("head")  # noqa: E731
+    assert changed(head=is_head) == moves | STATISTICS
+    assert changed(head=is_head, statistics="frozen") == moves
+    assert changed() == headless | (STATISTICS if headless else set())

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import apfl, ditto, fedala, fedavg, fedfomo, fedproto, lg_fedavg, standalone
+from fljax.algorithms import apfl, ditto, fedala, fedfomo, fedproto, lg_fedavg, standalone
 from fljax.algorithms.fedala import top_tensors
 from fljax.algorithms.fedfomo import FedFomoUp
 from fljax.core.trees import take
@@ -91,19 +91,6 @@ def test_ditto_on_quadratics(regularisation, rate, steps, exact):
         assert np.abs(states.clients.personal["w"] - ALONE).max() > 0.05
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("regularisation", [0.0, 3.0])
-@pytest.mark.parametrize(
-    "options", [{}, {"weights": "uniform", "server_optimizer": "adam", "server_lr": 0.01}], ids=str
-)
-def test_dittos_global_stream_is_fedavg(regularisation, options, exact):
-    plain = ragged(lambda *task: fedavg(*task, **options))
-    with_personal = ragged(lambda *task: ditto(*task, regularisation=regularisation, personal_epochs=1, **options))
-    same(with_personal.server, plain.server, exact)
-    apart = np.abs(with_personal.clients.personal["w"][-1] - plain.server.model["w"][-1])
-    assert apart.max() > 1e-3
-
-
 # --- APFL ---------------------------------------------------------------------------------------------------
 
 
@@ -127,34 +114,7 @@ def test_one_step_of_apfl_by_hand(adaptive, alpha, exact):
     same((states.clients.alpha[1, 0], states.clients.own["w"][1, 0, 0]), (alpha, own), exact)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_apfl_between_fedavg_and_standalone(alpha, exact):
-    found = ragged(lambda *task: apfl(*task, alpha=alpha, weights="size", clients_per_round=None))
-    same(found.server, ragged(fedavg).server, exact)
-    alone = ragged(standalone).clients.model
-    start = jax.tree.map(lambda leaf: np.broadcast_to(leaf[:1], leaf.shape), alone)
-    same(found.clients.own, alone if alpha else start, exact)
-
-
-@pytest.mark.thorough
-def test_shares_of_apfl_stay_between_0_and_1():
-    local = EPOCHS._replace(learning_rate=2.0)
-    states, _ = history(lambda _: apfl(TASK, local, adaptive=True, clients_per_round=None), federation(RAGGED), 6)
-    share = states.clients.alpha[:, np.array(RAGGED) > 0]
-    assert ((share >= 0) & (share <= 1)).all()
-    assert (share[-1] != 0.25).any()
-
-
 # --- FedALA -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("layers", [0, 1, 2])
-def test_fedala_that_does_not_learn_is_fedavg(layers, exact):
-    plain = ragged(fedavg)
-    found = ragged(lambda *task: fedala(*task, layers=layers, weight_learning_rate=0.0, most_epochs=3))
-    same(found.server, plain.server, exact)
-    np.testing.assert_array_equal(found.clients.weights[0], 1)
 
 
 @pytest.mark.sampled(2)
@@ -276,8 +236,6 @@ def test_fedfomo_that_is_sent_nothing_is_standalone(exact):
     same(states.server.models.values["w"], ALONE, exact)
     np.testing.assert_array_equal(states.server.affinity, np.broadcast_to(np.eye(4), (ROUNDS + 1, 4, 4)))
     np.testing.assert_array_equal(records["better"], 0)
-    random_batches = ragged(lambda *task: fedfomo(*task, models_sent=0))
-    same(random_batches.server.models.values, ragged(standalone).clients.model, exact)
 
 
 def uploaded(values):

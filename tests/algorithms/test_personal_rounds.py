@@ -13,12 +13,11 @@ from fljax.algorithms import apfl, ditto, fedala, fedfomo, fedproto
 from fljax.algorithms.fedproto import UNKNOWN
 from fljax.core.trees import take
 from fljax.models import correct
-from fljax.protocol import Rows, Seat, Subset, Task
+from fljax.protocol import Rows, Seat, Task
 from fljax.training import Local, Stream
 from tests.algorithms import oracle_tools
 from tests.algorithms.oracle_tools import (
     EPOCHS,
-    NOTHING,
     POPULATION,
     STEPS,
     WITH_DATA,
@@ -33,10 +32,19 @@ from tests.algorithms.oracle_tools import (
     stranger,
     taking_part,
 )
-from tests.algorithms.rounds_tools import TASK, batches_of, close, engine_key, federation, own_rows, stored
+from tests.algorithms.rounds_tools import (
+    TASK,
+    batches_of,
+    close,
+    drawn_with,
+    engine_key,
+    federation,
+    numpy_client,
+    own_rows,
+    stored,
+)
 from tests.oracles import numpy_personal as oracle
 from tests.oracles.numpy_round import Client
-from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -68,7 +76,7 @@ def test_ditto(how, arguments, own, tolerance):
 
     def step(round, state):
         clients = round.clients
-        batches = {id: client._replace(batches=personal_batches(id, round.t, own)) for id, client in clients.items()}
+        batches = {id: numpy_client(ran.data, id, round.t, own, Stream.PERSONAL_MODEL) for id in clients}
         trained.update(clients)
         assert set(np.flatnonzero(round.after.clients.trained)) == trained
         model, personal = state
@@ -85,40 +93,28 @@ def test_ditto(how, arguments, own, tolerance):
     close(stranger(ran), model, tolerance)
 
 
-def personal_batches(id, t, how):
-    key = jax.random.fold_in(jax.random.fold_in(engine_key(jnp.int32(id), t), int(Stream.PERSONAL_MODEL)), 0)
-    return batches_of(drawn_with(key, stored(federation()).clients.train, jnp.int32(id), how))
-
-
-def _drawn_with(key, rows, id, how):
-    return training.draw(key, Subset(NOTHING, take(rows, id)), how)
-
-
-drawn_with = jax.jit(_drawn_with, static_argnames="how", compiler_options=QUICK)
-
-
 # --- APFL ---------------------------------------------------------------------------------------------------
 
 
 @modes
-@pytest.mark.parametrize("arguments", [{}, {"adaptive": True, "weights": "size"}], ids=["fixed", "adaptive"])
-def test_apfl(how, arguments, tolerance):
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_apfl(how, adaptive, tolerance):
+    """At a high rate shares come to the ends of their interval."""
+    how, trained = how._replace(learning_rate=2.0 if adaptive else 0.3), set()
+
     def step(round, state):
-        model, after = oracle.apfl_round(
-            state[0], state[1], round.clients, round.rate, adaptive=bool(arguments), by_size=bool(arguments)
-        )
         trained.update(round.clients)
-        return model, after
+        return oracle.apfl_round(state[0], state[1], round.clients, round.rate, adaptive=adaptive, by_size=adaptive)
 
     def reads(state):
-        clients = of_clients(state.clients)
-        return state.server.model, {id: (each.own, each.alpha) for id, each in clients.items()}
+        return state.server.model, {id: (own.own, own.alpha) for id, own in of_clients(state.clients).items()}
 
-    trained, ran = set(), run(apfl(TASK, how, alpha=0.4, **arguments))
+    ran = run(apfl(TASK, how, alpha=0.1, adaptive=adaptive, weights="size" if adaptive else "uniform"))
     model = ran.by_state(0).server.model
-    start = model, dict.fromkeys(WITH_DATA, oracle.Apfl(model, 0.4))
+    start = model, dict.fromkeys(WITH_DATA, oracle.Apfl(model, 0.1))
     model, clients = agrees(ran, step, how, reads, tolerance, start=start)
-    assert len({clients[id].alpha for id in trained}) == (len(trained) if arguments else 1)
+    shares = {clients[id].alpha for id in trained}
+    assert shares == {0.1} if not adaptive else 0 in shares and len(shares) > 2
     for id in range(POPULATION):
         used = clients[id].mixture(model) if id in trained else model
         alike(deployed(ran, id), (used, model), tolerance)
@@ -144,7 +140,7 @@ def learning_epochs(id, t, how, share, most):
     some = Rows(rows.index, jnp.full(rows.size.shape, count))
     for number in range(most):
         own_key = jax.random.fold_in(jax.random.fold_in(key, 1), number)
-        drawn = drawn_with(jax.random.fold_in(own_key, 0), some, jnp.int32(id), Local(1, how.batch_size, epochs=1))
+        drawn = drawn_with(own_key, some, jnp.int32(id), Local(1, how.batch_size, epochs=1))
         yield [[int(order[position]) for position in batch] for batch in batches_of(drawn)]
 
 

@@ -25,6 +25,7 @@ from fljax.algorithms import (
     fedbn,
     fedem,
     fedfomo,
+    fednova,
     fedper,
     fedproto,
     fedprox,
@@ -55,6 +56,7 @@ from tests.refusals import refusals, refuses
 pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("quick_compilation")]
 
 HOW, ADAM = Local(0.1, 2, steps=1), Local(0.1, 2, steps=1, optimizer="adam")
+MOMENTUM = HOW._replace(options=(("momentum", 0.9),))
 ONES = jnp.ones(5)
 BY_SEED = xr.DataArray(np.ones((5, 2)), dims=("client", "seed"))
 PLAIN_SGD = "'sgd' without options for"
@@ -115,6 +117,8 @@ def features(**changes: Any) -> Any:
     (of(fedfomo, models_sent=-1), "models_sent", "at least 0", "got -1"),
     (of(fedfomo, models_sent=2.5), "models_sent", "whole number", "got 2.5"),
     (of(fedfomo, models_sent=True), "models_sent", "whole number", "got True"),
+    (of(fednova, HOW._replace(clip_norm=1.0), mu=0.1), "mu = 0 for fednova with clip_norm, got clip_norm 1.0"),
+    (of(fednova, MOMENTUM, mu=0.1), "mu = 0 for fednova with local momentum, got momentum 0.9"),
     (of(fedper, tune_epochs=-1), "tune_epochs", "at least 0", "got -1"),
     (of(fedper, weights="mass"), "weights", "size or uniform", "got 'mass'"),
     (of(fedproto, task=TASK._replace(classes=None)), "got one without features, classes, width"),
@@ -170,6 +174,8 @@ def features(**changes: Any) -> Any:
     (of(perfedavg, hessian="half"), "hessian", "none, exact or difference", "got 'half'"),
     (of(perfedavg, adaptation_steps=-1), "adaptation_steps", "at least 0", "got -1"),
     (of(pfedme, ADAM), PLAIN_SGD, "pfedme"),
+    (of(pfedme, HOW._replace(clip_norm=1.0)), "without clip_norm and decay_of for pfedme, whose steps are its own"),
+    (of(pfedme, HOW._replace(decay_of="weights")), "without clip_norm and decay_of for pfedme"),
     (of(pfedme, personal_steps=0), "personal_steps", "at least 1", "got 0"),
     (run(rank), "rank_on to name rows that the server has", "got 'validation'"),
     (of(scaffold, ADAM), PLAIN_SGD, "scaffold", "got 'adam'"),

@@ -177,17 +177,6 @@ def test_identical_clients_are_centralised_training():
     close(models[-1], numpy_round.local_sgd(double(models[0]), alone, 0.5), 1e-5)
 
 
-def test_a_client_without_data_changes_nothing():
-    found = []
-    for data in (federation((5, 3, 7), (2, 0, 1)), federation((5, 3, 0, 7), (2, 0, 3, 1))):
-        models, records = run(incfl(TASK, STEPS, threshold=1.2, clients_per_round=2), data, 2)
-        found.append(models[-1])
-        for record in records:
-            assert record["cohort_present"].all()
-            assert 3 not in record["cohort_id"]
-    close(*found)
-
-
 def test_direction_is_the_gradient_of_the_objective(x64):
     data, rho = federation((5, 3, 7), (2, 0, 1)), jnp.array([1.0, 0.4, 2.0])
     algorithm = incfl(TASK, FULL, threshold=rho, clients_per_round=None, server_lr=0.7, eps=0.01)

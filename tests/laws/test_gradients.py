@@ -22,6 +22,8 @@ DEFAULT = {
     "standalone": "steps",
     "qffl": "steps",
     "pfedme": "steps",
+    "feddyn": "steps",
+    "moon": "steps",
     "apfl": "epochs",
     "fedala": "steps",
 }

@@ -5,25 +5,21 @@ Every algorithm obeys, or refuses in one sentence.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from fljax import training
 from fljax.algorithms import REGISTRY
-from fljax.engine.devices.layout import Layout
 from fljax.engine.loop.simulation import simulate
-from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import by_id, initial_state
-from fljax.protocol import Subset, unlabelled
+from fljax.engine.rounds.states import by_id
+from fljax.protocol import Subset
 from fljax.training import Local
+from tests.algorithms.rounds_tools import history
 from tests.laws.cases import ALGORITHMS, POPULATION, TASK, chosen, federation
-from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.by_case
 FRESH = Local(0.05, 2, steps=3, optimizer="adam")
@@ -40,25 +36,12 @@ REFUSED = {
 }
 
 
-@functools.lru_cache(maxsize=2)
 def rounds(name: str, local: Local) -> tuple[dict[str, Any], Any]:
     """Server and clients by path, ``[4, ...]``, before and after each of three rounds, and who trained."""
-    case = ALGORITHMS[name]
-    algorithm = case.build(TASK, local, **case.example)
-
-    @functools.partial(jax.jit, compiler_options=QUICK)
-    def run(data: Any) -> Any:
-        def one(state: Any, _: Any) -> Any:
-            after, info = one_round(algorithm, data, Layout(POPULATION, 1, POPULATION), state)
-            return after, ((after.server, after.clients), unlabelled(info))
-
-        state = initial_state(algorithm, data, jnp.uint32(1))
-        _, (states, records) = jax.lax.scan(one, state, length=3)
-        begin = state.server, state.clients
-        return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), begin, states), records
-
-    states, records = jax.tree.map(np.asarray, run(by_id(federation())))
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(states)}, records
+    algorithm = ALGORITHMS[name].build(TASK, local, **ALGORITHMS[name].example)
+    states, records = history(lambda _: algorithm, federation(), 3)
+    found = jax.tree.leaves_with_path((states.server, states.clients))
+    return {jax.tree_util.keystr(path): leaf for path, leaf in found}, records
 
 
 @pytest.mark.parametrize("name", chosen([name for name in REGISTRY if name not in REFUSED], ("fedavg", "ditto")))
@@ -93,12 +76,6 @@ def test_law_25_what_cannot_keep_says_so(name: str) -> None:
     case = ALGORITHMS[name]
     with pytest.raises(ValueError, match=REFUSED[name]):
         case.build(TASK, KEPT, **case.example)
-
-
-@pytest.mark.parametrize("more", [{"clip_norm": 1.0}, {"decay_of": "weights"}])
-def test_pfedme_clips_nothing(more: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="without clip_norm and decay_of for pfedme, whose steps are its own"):
-        ALGORITHMS["pfedme"].build(TASK, Local(0.05, 2, steps=3)._replace(**more))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])

@@ -9,7 +9,7 @@ AFL, Algorithm 1, and agnostic federated averaging; MW-Fed, "One for one, or all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,19 +69,17 @@ def shares(clients: Mapping[int, Any], by_size: bool) -> list[float]:
 # --- FedProx ------------------------------------------------------------------------------------------------
 
 
+def pulled(anchor: Params, strength: float) -> Callable[..., Params]:
+    """The slope ``g(y) + strength (y - anchor)``."""
+    return lambda y, *batch: plus(gradient(y, *batch), plus(y, anchor, -1), strength)
+
+
 def fedprox_round(
     model: Params, clients: Clients, rate: float, mu: float, *, by_size: bool = True, server_lr: float = 1.0
 ) -> Params:
     """Every step is ``y <- y - rate (g(y) + mu (y - w))``; the server is FedAvg's."""
-    ends = []
-    for client in clients.values():
-        y = model
-        for rows in client.batches:
-            slope = plus(gradient(y, client.x[rows], client.y[rows]), plus(y, model, -1), mu)
-            y = plus(y, slope, -rate)
-        ends.append(y)
-    mass = np.array([len(client.y) if by_size else 1.0 for client in clients.values()], float)
-    return moved(model, ends, list(mass / mass.sum()), server_lr)
+    ends = [local_sgd(model, client, rate, pulled(model, mu)) for client in clients.values()]
+    return moved(model, ends, shares(clients, by_size), server_lr)
 
 
 # --- SCAFFOLD -----------------------------------------------------------------------------------------------
@@ -112,11 +110,8 @@ def scaffold_round(
     mass = {id: 1 if sizes is None else sizes[id] for id in state.own}
     ends, own, change = [], dict(state.own), zeros(state.control)
     for id, client in clients.items():
-        y, own_rate = state.model, rate * factors.get(id, 1.0)
-        for rows in client.batches:
-            slope = gradient(y, client.x[rows], client.y[rows])
-            slope = plus(plus(slope, state.own[id], -1), state.control)
-            y = plus(y, slope, -own_rate)
+        away, own_rate = plus(state.control, state.own[id], -1), rate * factors.get(id, 1.0)
+        y = local_sgd(state.model, client, own_rate, lambda y, *batch, away=away: plus(gradient(y, *batch), away))
         if option == "I":
             own[id] = gradient(state.model, client.x, client.y)
         else:

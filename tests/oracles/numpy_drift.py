@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.oracles.numpy_baselines import Clients, mean, mixed, moved, plus, shares, zeros
+from tests.oracles.numpy_baselines import Clients, mean, moved, plus, pulled, shares
 from tests.oracles.numpy_personal import proto_gradient, representation
-from tests.oracles.numpy_round import Params, gradient
-
-# --- FedNova ------------------------------------------------------------------------------------------------
+from tests.oracles.numpy_round import Params, local_sgd
 
 
 def accumulated(steps: int, rate: float, momentum: float, mu: float) -> float:
@@ -41,21 +39,13 @@ def fednova_round(
     factors: Mapping[int, float] = {},  # of the rate, by id
 ) -> Params:
     """``w + server_lr tau sum_k p_k Delta_k / A_k`` with ``tau = sum_k p_k A_k``."""
-    normalised, norms = [], []
+    ends, norms = [], []
     for id, client in clients.items():
-        y, speed, factor = model, zeros(model), factors.get(id, 1.0)
-        for rows in client.batches:
-            slope = plus(gradient(y, client.x[rows], client.y[rows]), plus(y, model, -1), mu)
-            speed = plus(slope, speed, momentum)
-            y = plus(y, speed, -rate * factor)
+        factor = factors.get(id, 1.0)
+        ends.append(local_sgd(model, client, rate * factor, pulled(model, mu), momentum))
         norms.append(factor * accumulated(len(client.batches), rate * factor, momentum, mu))
-        normalised.append(mixed([plus(y, model, -1)], [1 / norms[-1]]))
-    part = shares(clients, by_size)
-    effective = sum(share * norm for share, norm in zip(part, norms, strict=True))
-    return plus(model, mixed(normalised, part), server_lr * effective)
-
-
-# --- FedDyn -------------------------------------------------------------------------------------------------
+    part = np.array(shares(clients, by_size))
+    return moved(model, ends, list(part / np.array(norms)), server_lr * float(part @ norms))
 
 
 class Dynamic(NamedTuple):
@@ -67,35 +57,24 @@ class Dynamic(NamedTuple):
 
 
 def feddyn_round(state: Dynamic, clients: Clients, rate: float, alpha: Mapping[int, float]) -> Dynamic:
-    """Every step is ``y <- y - rate (g(y) + alpha_k (y - w + g_k))``; then g_k, h and w."""
-    ends, own, total = [], dict(state.own), zeros(state.model)
+    """Every step is ``y <- y - rate (g(y) + alpha_k (y - w + g_k))``; then g_k, their mean h, and w."""
+    ends, own = [], dict(state.own)
     for id, client in clients.items():
-        y = state.model
-        for rows in client.batches:
-            pull = plus(plus(y, state.model, -1), state.own[id])
-            y = plus(y, plus(gradient(y, client.x[rows], client.y[rows]), pull, alpha[id]), -rate)
-        change = plus(y, state.model, -1)
-        own[id], total = plus(state.own[id], change), plus(total, change)
-        ends.append(y)
-    correction = plus(state.correction, total, 1 / len(state.own))
+        ends.append(local_sgd(state.model, client, rate, pulled(plus(state.model, own[id], -1), alpha[id])))
+        own[id] = plus(own[id], plus(ends[-1], state.model, -1))
+    correction = mean(list(own.values()))
     return Dynamic(plus(mean(ends), correction), correction, own)
 
 
-# --- MOON ---------------------------------------------------------------------------------------------------
-
-
-def contrast_slope(z: np.ndarray, shared: np.ndarray, earlier: Sequence[np.ndarray], temperature: float) -> np.ndarray:
-    """The derivative by z of ``-log(exp(s_g / T) / (exp(s_g / T) + sum_b exp(s_b / T)))``, for one row."""
-    others = [shared, *earlier]
-    lengths = [np.linalg.norm(z) * np.linalg.norm(other) for other in others]
-    cosines = np.array([z @ other / length for other, length in zip(others, lengths, strict=True)])
-    part = np.exp(cosines / temperature)
-    by_cosine = part / part.sum() / temperature
-    by_cosine[0] -= 1 / temperature
-    slopes = [
-        other / length - cosine * z / (z @ z) for other, length, cosine in zip(others, lengths, cosines, strict=True)
-    ]
-    return np.einsum("m,mz->z", by_cosine, np.stack(slopes))
+def contrast_slope(z: np.ndarray, others: np.ndarray, temperature: float) -> np.ndarray:
+    """The derivative by z ``[b, z]`` of ``-log(exp(s_0 / T) / sum_m exp(s_m / T))``, of cosines with ``[m, b, z]``."""
+    length = np.linalg.norm(z, axis=1) * np.linalg.norm(others, axis=2)
+    cosine = (z * others).sum(axis=2) / length
+    part = np.exp(cosine / temperature)
+    part /= part.sum(axis=0)
+    part[0] -= 1
+    slopes = others / length[..., None] - cosine[..., None] * z / (z * z).sum(axis=1, keepdims=True)
+    return np.einsum("mb,mbz->bz", part / temperature, slopes)
 
 
 def moon_round(
@@ -111,17 +90,13 @@ def moon_round(
     """The model after the round, and each client's last trained models, the newest first."""
     after, ends = {id: list(models) for id, models in earlier.items()}, []
     for id, client in clients.items():
-        y, before = model, earlier[id] or [model]
-        for rows in client.batches:
-            x, labels = client.x[rows], client.y[rows]
-            z, shown = representation(y, x), representation(model, x)
-            old = [representation(other, x) for other in before]
-            back = np.stack(
-                [contrast_slope(z[i], shown[i], [other[i] for other in old], temperature) for i in range(len(x))]
-            )
-            slope = proto_gradient(y, x, labels, {}, 0.0)
-            slope["inner"] = slope["inner"] + mu * x.T @ (back * (1 - z**2)) / len(labels)
-            y = plus(y, slope, -rate)
-        after[id] = [y, *after[id]][:buffer]
-        ends.append(y)
+        others = [model, *(earlier[id] or [model])]
+
+        def slope(y: Params, x: np.ndarray, labels: np.ndarray, others: list[Params] = others) -> Params:
+            z, found = representation(y, x), proto_gradient(y, x, labels, {}, 0.0)
+            back = contrast_slope(z, np.stack([representation(other, x) for other in others]), temperature)
+            return plus(found, {"inner": x.T @ (back * (1 - z**2)) / len(labels), "head": np.zeros(1)}, mu)
+
+        ends.append(local_sgd(model, client, rate, slope))
+        after[id] = [ends[-1], *after[id]][:buffer]
     return moved(model, ends, shares(clients, True), 1.0), after

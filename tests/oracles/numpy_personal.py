@@ -1,11 +1,11 @@
-"""One round of Ditto, APFL, FedALA, FedFomo and FedProto, written out in NumPy without fljax.
+"""One round of methods with models of clients' own, written out in NumPy without fljax.
 
-Parameters and clients are those of ``numpy_round``; FedProto's have two layers, ``{"inner": [d, z], "head": [z, K]}``.
-``clients`` maps the ids of those who take part to their data and batches; what a round changes goes in and comes out,
-and nothing is changed in place. Everything is in double precision.
+Parameters and clients are those of ``numpy_round``, where ``w`` is the body and ``b`` the head; FedProto's have two
+layers, ``{"inner": [d, z], "head": [z, K]}``. ``clients`` maps the ids of those who take part to their data and
+batches; what a round changes goes in and comes out, and nothing is changed in place. Everything is in double precision.
 
-Sources: Ditto, Algorithm 1; APFL, Algorithm 1 and section 4.3; FedALA, Algorithm 1; FedFomo, equations 3 and 4;
-FedProto, Algorithm 1.
+Sources: Ditto, Algorithm 1; FedPer, Algorithms 1 and 2; FedRep, Algorithm 1; FedBABU, Algorithm 1; APFL, Algorithm 1
+and section 4.3; FedALA, Algorithm 1; FedFomo, equations 3 and 4; FedProto, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.oracles.numpy_baselines import Clients, mixed, plus, shares, square
+from tests.oracles.numpy_baselines import Clients, mixed, plus, pulled, shares, square
 from tests.oracles.numpy_round import Client, Params, fedavg_round, gradient, local_sgd, loss
 
 
@@ -36,12 +36,34 @@ def ditto_round(
     """
     kept = dict(personal)
     for id, client in own.items():
-        v = personal[id]
-        for rows in client.batches:
-            slope = plus(gradient(v, client.x[rows], client.y[rows]), plus(v, model, -1), regularisation)
-            v = plus(v, slope, -personal_rate)
-        kept[id] = v
+        kept[id] = local_sgd(personal[id], client, personal_rate, pulled(model, regularisation))
     return fedavg_round(model, list(clients.values()), rate, by_size=by_size), kept
+
+
+class Heads(NamedTuple):
+    """The body, which all share, and each client's own head by id."""
+
+    body: np.ndarray
+    heads: Mapping[int, np.ndarray]
+
+    def model(self, id: int) -> Params:
+        """The whole model of one client."""
+        return {"w": self.body, "b": self.heads[id]}
+
+
+def descended(model: Params, client: Client, rate: float, moving: str) -> Params:
+    """Plain SGD of the ``moving`` tensors alone."""
+    held = {name: float(name in moving) for name in model}
+    return local_sgd(model, client, rate, lambda *at: {name: held[name] * leaf for name, leaf in gradient(*at).items()})
+
+
+def heads_round(state: Heads, phases: Sequence[tuple[str, Clients]], rate: float, by_size: bool) -> Heads:
+    """Clients train the tensors of each phase on its batches; then the mean of the bodies, and each one's own head."""
+    ends = {id: state.model(id) for id in phases[0][1]}
+    for moving, clients in phases:
+        ends = {id: descended(end, clients[id], rate, moving) for id, end in ends.items()}
+    bodies = mixed([{"w": end["w"]} for end in ends.values()], shares(phases[0][1], by_size))
+    return Heads(bodies["w"], {**state.heads, **{id: end["b"] for id, end in ends.items()}})
 
 
 class Apfl(NamedTuple):
@@ -56,13 +78,7 @@ class Apfl(NamedTuple):
 
 
 def apfl_round(
-    model: Params,
-    states: Mapping[int, Apfl],
-    clients: Clients,
-    rate: float,
-    *,
-    adaptive: bool = False,
-    by_size: bool = False,
+    model: Params, states: Mapping[int, Apfl], clients: Clients, rate: float, *, adaptive: bool, by_size: bool
 ) -> tuple[Params, dict[int, Apfl]]:
     """``w`` takes a step, then ``v <- v - rate alpha g(alpha v + (1 - alpha) w)`` on the same batch.
 
@@ -234,10 +250,8 @@ def fedproto_round(
     """Models by id, and the prototypes of the classes that are known."""
     after, sums, mass = list(models), {}, {}
     for id, client in clients.items():
-        model = models[id]
-        for rows in client.batches:
-            slope = proto_gradient(model, client.x[rows], client.y[rows], prototypes, regularisation)
-            model = plus(model, slope, -rate)
+        slope = lambda params, x, y: proto_gradient(params, x, y, prototypes, regularisation)  # noqa: E731
+        model = local_sgd(models[id], client, rate, slope)
         after[id] = model
         for label, mean in class_means(model, client.x, client.y).items():
             weight = int((client.y == label).sum()) if by_count else 1

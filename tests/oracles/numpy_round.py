@@ -8,7 +8,7 @@ Source: FedAvg, Algorithm 1; INCFL, section 3 and Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,11 +43,19 @@ def gradient(params: Params, x: np.ndarray, y: np.ndarray) -> Params:
     return {"w": x.T @ error / len(y), "b": error.sum(axis=0) / len(y)}
 
 
-def local_sgd(params: Params, client: Client, rate: float) -> Params:
-    """One plain SGD step per batch."""
+def local_sgd(
+    params: Params,
+    client: Client,
+    rate: float,
+    slope: Callable[[Params, np.ndarray, np.ndarray], Params] = gradient,
+    momentum: float = 0.0,
+) -> Params:
+    """One step per batch by ``slope(params, x, y)``: ``v <- momentum v + slope``, then ``params - rate v``."""
+    speed = {name: np.zeros_like(leaf) for name, leaf in params.items()}
     for rows in client.batches:
-        slope = gradient(params, client.x[rows], client.y[rows])
-        params = {name: params[name] - rate * slope[name] for name in params}
+        found = slope(params, client.x[rows], client.y[rows])
+        speed = {name: momentum * speed[name] + found[name] for name in params}
+        params = {name: params[name] - rate * speed[name] for name in params}
     return params
 
 
