@@ -13,10 +13,10 @@ import pytest
 
 from fljax import training
 from fljax.algorithms import fedavg, fedavg_finetune, fedbabu, fedper, fedrep, standalone
-from fljax.algorithms.heads import train_part
+from fljax.algorithms.heads import learning_of
 from fljax.core import trees
 from fljax.models import task_from_module
-from fljax.protocol import Examples, Rows, Seat, Subset, Task
+from fljax.protocol import Examples, LocalData, Rows, Seat, Subset, Task
 from fljax.training import Local, RateSchedule, Stream
 from tests.algorithms.oracle_tools import (
     EPOCHS,
@@ -233,9 +233,9 @@ def test_what_is_held_keeps_its_bits_and_statistics_move(part, moves):
 
     def changed(task: Task) -> set[str]:
         before = jax.tree.map(lambda leaf: leaf + 0.5, task.init(jax.random.key(0)))
-        learn = functools.partial(train_part, task=task, local=HARD)
-        key = jax.random.key(1)
-        after = jax.jit(learn, static_argnums=3, compiler_options=QUICK)(key, before, subset, part).params
+        learn = jax.jit(learning_of(part, task, HARD).train, compiler_options=QUICK)
+        seat, data = Seat(*(jnp.zeros((), jnp.int32),) * 3), LocalData(subset, subset, subset)
+        after = learn(jax.random.key(1), seat, before, data).params
         pairs = zip(trees.paths_of(before), *map(jax.tree.leaves, (before, after)), strict=True)
         return {path for path, one, other in pairs if (one != other).any()}
 
