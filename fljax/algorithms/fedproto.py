@@ -54,13 +54,6 @@ class FedProtoUp(NamedTuple):
     count: Int[Array, " classes"]  # pyright: ignore[reportIncompatibleMethodOverride] - tuple.count is not needed
 
 
-class FedProtoSums(NamedTuple):
-    """A client's part of the sums: its prototypes times their weights, and the weights."""
-
-    prototypes: Float[Array, "classes width"]
-    mass: Float[Array, " classes"]
-
-
 class FedProtoClient(NamedTuple):
     """A client's own model, kept between rounds."""
 
@@ -134,7 +127,7 @@ def fedproto(
     def contribute(server: FedProtoServer, seat: Seat, up: FedProtoUp) -> tuple[Part, tuple[()]]:
         mass = trees.wide(jnp.where(up.count > 0, up.count if weights == "count" else 1, 0))
         sums = mass[:, None] * jnp.where(up.count[:, None] > 0, trees.wide(up.prototypes), 0)
-        return Part(FedProtoSums(sums, mass)), ()
+        return Part((sums, mass)), ()
 
     def finish(server: FedProtoServer, total: Total, rows: PyTree, round: Round) -> tuple[FedProtoServer, Info]:
         sums, mass = total.value
