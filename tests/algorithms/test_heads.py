@@ -234,8 +234,8 @@ def test_what_is_held_keeps_its_bits_and_statistics_move(part, moves):
     def changed(task: Task) -> set[str]:
         before = jax.tree.map(lambda leaf: leaf + 0.5, task.init(jax.random.key(0)))
         learn = jax.jit(learning_of(part, task, HARD).train, compiler_options=QUICK)
-        seat, data = Seat(*(jnp.zeros((), jnp.int32),) * 3), LocalData(subset, subset, subset)
-        after = learn(jax.random.key(1), seat, before, data).params
+        zero, data = jnp.zeros((), jnp.int32), LocalData(subset, subset, subset)
+        after = learn(jax.random.key(1), Seat(zero, zero, zero), before, data).params
         pairs = zip(trees.paths_of(before), *map(jax.tree.leaves, (before, after)), strict=True)
         return {path for path, one, other in pairs if (one != other).any()}
 
