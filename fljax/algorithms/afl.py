@@ -19,13 +19,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, training
-from fljax.algorithms.cohorts import select_uniform, shares_of_members
+from fljax.algorithms.cohorts import select_after, select_uniform, shares_of_members
 from fljax.algorithms.entries import Entry, require_plain_sgd
-from fljax.algorithms.single_model import keeping, normalise_weights, single_model
+from fljax.algorithms.single_model import keeping, learning_by, normalise_weights, single_model
 from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
-from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Round, Seat, Task, along
+from fljax.protocol import Algorithm, Available, Census, Info, LocalData, Round, Seat, Task, along
 from fljax.protocol.messages import Report, Sent
 from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
@@ -94,7 +94,7 @@ def afl(
     """
     if updates == "gradient":
         require_plain_sgd(local, "afl")
-    server_side, sample = optimizer(server_lr, server_optimizer, task), select_uniform(clients_per_round)
+    server_side = optimizer(server_lr, server_optimizer, task)
     one_batch = local._replace(steps=1, epochs=None)
 
     def init_server(key: Key[Array, ""], census: Census) -> AflServer:
@@ -116,23 +116,19 @@ def afl(
         )
         if updates == "model":
             # It draws the same batches, so the loss is of the first one.
-            trained = training.train(
-                key, down.model, data.train, task=task, local=local, round=seat.round, state=client
-            )
+            trained = learning_by(task, local).train(key, seat, down.model, data, client)
             return Sent(trees.subtract(trained.params, down.model), Report(loss=loss)), trained.state
         own = training.of_client(local, data.train)
         return Sent(training.one_step(task, own, down.model, slope, seat.round), Report(loss=loss)), client
 
-    def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: AflServer, ballots: PyTree, available: Available
-    ) -> tuple[AflServer, Cohort, Info]:
+    def of_members(server: AflServer, available: Available) -> AflServer:
         mixture = shares_of_members(server.mixture, available)
         if available.members is not None:
             # Those that left may have had all of lambda.
             able, mass = available.mask(), jnp.sum(jnp.where(available.members, mixture, 0))
             uniform_mixture = normalise_weights(able.astype(mixture.dtype))
             mixture = jnp.where((mass > 0) | ~jnp.any(able), mixture, uniform_mixture)
-        return sample(key, round, server._replace(mixture=mixture), ballots, available)
+        return server._replace(mixture=mixture)
 
     def contribute(server: AflServer, seat: Seat, up: Sent) -> tuple[Part, AflRow]:
         weight = server.mixture[seat.id]
@@ -165,7 +161,7 @@ def afl(
         init_client=keeping(task, local, lambda down: down.model),
         aggregate=Streamed(contribute, finish),
         init_server=init_server,
-        select=select,
+        select=select_after(of_members, select_uniform(clients_per_round)),
         send=lambda server, seat: AflDown(server.model, trees.like(server.average, server.model)),
         common=lambda down: down.average,
     )

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry, require_fresh
-from fljax.algorithms.fedavg import fedavg
+from fljax.algorithms.fedavg import averaging
 from fljax.algorithms.single_model import reported_size
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Share, checked
@@ -72,14 +72,6 @@ def apfl(
       ValueError: as ``fedavg``; if ``alpha`` is a number outside [0, 1]; or if clients keep their optimizer's state.
     """
     require_fresh(local, "apfl", "whose steps are its own")
-    inner = fedavg(
-        task,
-        local,
-        clients_per_round=clients_per_round,
-        weights=weights,
-        server_lr=server_lr,
-        server_optimizer=server_optimizer,
-    )
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> APFLClient:
         dtype = trees.wide(jax.tree.leaves(down)[0]).dtype
@@ -121,6 +113,7 @@ def apfl(
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: APFLClient, data: LocalData) -> PyTree:
         return trees.where(client.trained, mixture(client.own, down, client.alpha), down)
 
+    inner = averaging(task, local, clients_per_round, weights, server_lr, server_optimizer)
     return inner._replace(train=train, init_client=init_client, personal=deploy)
 
 

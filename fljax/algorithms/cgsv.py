@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fljax import aggregators
-from fljax.algorithms.cohorts import select_uniform, shares_of_members
+from fljax.algorithms.cohorts import select_after, select_uniform, shares_of_members
 from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import (
     Models,
@@ -40,7 +40,6 @@ from fljax.protocol import (
     InitServer,
     PerClient,
     Round,
-    Select,
     Task,
     along,
     roles,
@@ -107,7 +106,7 @@ def cgsv(
         shares = aggregators.cgsv_shares(after.book.reputation, beta=beta)
         return after, along("client", contribution=after.book.reputation, share=shares)
 
-    usual = per_client_models(task, local, _with_members_book(select_uniform(clients_per_round)), aggregate)
+    usual = per_client_models(task, local, select_after(_of_members, select_uniform(clients_per_round)), aggregate)
     return usual._replace(init_server=_with_book(usual.init_server), models=reference_model)
 
 
@@ -157,7 +156,7 @@ def cgsv_iafl(
         after = share_rewards(task, round.key, server._replace(book=book), up.update, cohort, rates, sharing)
         return after, along("client", contribution=book.reputation, rate=rates)
 
-    select = _with_members_book(select_uniform(clients_per_round))
+    select = select_after(_of_members, select_uniform(clients_per_round))
     usual = per_client_models(task, local, select, with_recovery(aggregate, recovery))
     return usual._replace(init_server=_with_book(usual.init_server), models=reference_model)
 
@@ -172,16 +171,9 @@ def _with_book(init_server: InitServer) -> InitServer:
     return init
 
 
-def _with_members_book(inner: Select) -> Select:
-    """``inner`` with a Server in whose book clients that left have reputation and weight 0."""
-
-    def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
-    ) -> tuple[Models, Cohort, Info]:
-        book = Book(*(shares_of_members(shares, available) for shares in server.book))
-        return inner(key, round, server._replace(book=book), ballots, available)
-
-    return select
+def _of_members(server: Models, available: Available) -> Models:
+    """The Server in whose book clients that left have reputation and weight 0."""
+    return server._replace(book=Book(*(shares_of_members(shares, available) for shares in server.book)))
 
 
 def _judged(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -65,6 +68,17 @@ def select_uniform(clients_per_round: int | None) -> Select:
     return select
 
 
+def select_after(change: Callable[[Any, Available], PyTree], select: Select) -> Select:
+    """``select`` of the Server ``change(server, available)``."""
+
+    def changed(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
+        return select(key, round, change(server, available), ballots, available)
+
+    return changed
+
+
 def mass_of_members(census: Census, weights: str) -> tuple[Array, Array | None]:
     """The total weight of the clients with data, by number or by "size", and ``[N]`` where clients may leave."""
     weight = census.train.astype(jnp.result_type(float)) if weights == "size" else (census.train > 0).astype(jnp.int32)
@@ -72,18 +86,15 @@ def mass_of_members(census: Census, weights: str) -> tuple[Array, Array | None]:
 
 
 def select_and_weigh(clients_per_round: int | None) -> Select:
-    """``select_uniform`` for a Server with the ``mass`` and the ``weights`` of its members (``mass_of_members``)."""
-    sample = select_uniform(clients_per_round)
+    """``select_uniform`` for a Server with ``mass`` and ``weights`` of ``mass_of_members``, or trees of them."""
 
-    def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
-    ) -> tuple[PyTree, Cohort, Info]:
-        if server.weights is not None:
-            weight = jnp.where(available.member(), server.weights, 0)
-            server = server._replace(mass=jnp.sum(weight, dtype=weight.dtype))
-        return sample(key, round, server, ballots, available)
+    def weigh(server: Any, available: Available) -> PyTree:
+        def total(weight: Array) -> Array:
+            return jnp.sum(jnp.where(available.member(), weight, 0), dtype=weight.dtype)
 
-    return select
+        return server._replace(mass=jax.tree.map(total, server.weights)) if jax.tree.leaves(server.weights) else server
+
+    return select_after(weigh, select_uniform(clients_per_round))
 
 
 def shares_of_members(shares: Float[Array, " N"], available: Available) -> Float[Array, " N"]:

@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry, with_work
-from fljax.algorithms.fedavg import fedavg
+from fljax.algorithms.fedavg import averaging
+from fljax.algorithms.single_model import learning_by
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task
@@ -69,33 +70,19 @@ def ditto(
     personal = with_work(local, "personal", personal_epochs, personal_steps)
     if personal_learning_rate is not None:
         personal = personal._replace(learning_rate=personal_learning_rate)
-    inner = fedavg(
-        task,
-        local,
-        clients_per_round=clients_per_round,
-        weights=weights,
-        server_lr=server_lr,
-        server_optimizer=server_optimizer,
-    )
+    inner = averaging(task, local, clients_per_round, weights, server_lr, server_optimizer)
+    learning = learning_by(task, personal)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: DittoClient, data: LocalData
     ) -> tuple[Sent, DittoClient]:
         up, shared = inner.train(key, seat, down, client.shared, data)
-        trained = training.train(
-            training.stream(key, Stream.PERSONAL_MODEL),
-            client.personal,
-            data.train,
-            task=task,
-            local=personal,
-            round=seat.round,
-            adjust=training.proximal(down, regularisation),
-            state=client.optimizer,
-        )
+        own_key, pull = training.stream(key, Stream.PERSONAL_MODEL), training.proximal(down, regularisation)
+        trained = learning.train(own_key, seat, client.personal, data, client.optimizer, adjust=pull)
         return up, DittoClient(trained.params, jnp.asarray(True), shared, trained.state)
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> DittoClient:
-        states = inner.init_client(key, seat, down, data), training.first_state(task, personal, down)
+        states = inner.init_client(key, seat, down, data), learning.first(down)
         return DittoClient(down, jnp.asarray(False), *states)
 
     return inner._replace(

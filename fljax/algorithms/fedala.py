@@ -19,7 +19,8 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.fedavg import fedavg
+from fljax.algorithms.fedavg import averaging
+from fljax.algorithms.single_model import learning_by
 from fljax.core import trees
 from fljax.core.loops import repeat
 from fljax.core.values import Count, CountOrZero, NonNegative, Share, checked
@@ -92,9 +93,7 @@ def fedala(
     """
     top = top_tensors(task, layers)
     once = local._replace(epochs=1, steps=None)
-    inner = fedavg(
-        task, local, clients_per_round=clients_per_round, server_lr=server_lr, server_optimizer=server_optimizer
-    )
+    learning = learning_by(task, local)
 
     def tops(model: PyTree) -> Leaves:
         return tuple(leaf for leaf, is_top in zip(jax.tree.leaves(model), top, strict=True) if is_top)
@@ -144,19 +143,18 @@ def fedala(
     ) -> tuple[Sent, FedAlaClient]:
         client = learn(training.stream(key, Stream.MIXING_WEIGHTS), down, client, data.train)
         begin = start(down, client.model, client.weights)
-        trained = training.train(
-            key, begin, data.train, task=task, local=local, round=seat.round, state=client.optimizer
-        )
+        trained = learning.train(key, seat, begin, data, client.optimizer)
         after = client._replace(model=trained.params, trained=jnp.asarray(True), optimizer=trained.state)
         return Sent(trees.subtract(trained.params, down), Report(size=data.train.rows.size)), after
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> FedAlaClient:
-        weights, state = tuple(map(jnp.ones_like, tops(down))), training.first_state(task, local, down)
+        weights, state = tuple(map(jnp.ones_like, tops(down))), learning.first(down)
         return FedAlaClient(down, weights, jnp.asarray(False), jnp.asarray(False), state)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: FedAlaClient, data: LocalData) -> PyTree:
         return trees.where(client.trained, start(down, client.model, client.weights), down)
 
+    inner = averaging(task, local, clients_per_round, "size", server_lr, server_optimizer)
     return inner._replace(train=train, init_client=init_client, personal=deploy)
 
 

@@ -11,11 +11,11 @@ from typing import Literal
 
 from jaxtyping import Array, Key, PyTree
 
-from fljax import training
 from fljax.algorithms.entries import Entry
 from fljax.algorithms.single_model import (
     contribute_by,
     keeping,
+    learning_by,
     mean_update,
     reported_size,
     single_model,
@@ -55,10 +55,22 @@ def fedavg(
     Raises:
       ValueError: if ``weights`` is not a valid name or ``clients_per_round`` is not positive.
     """
-    contribute = contribute_by(weights)
+    return averaging(task, local, clients_per_round, weights, server_lr, server_optimizer)
+
+
+def averaging(
+    task: Task,
+    local: Local,
+    clients_per_round: int | None,
+    weights: str,
+    server_lr: float | Array,
+    server_optimizer: Optimizer,
+) -> Algorithm:
+    """``fedavg`` for algorithms that replace some of its fields."""
+    learning = learning_by(task, local)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, state=client)
+        trained = learning.train(key, seat, down, data, client)
         return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), trained.state
 
     return single_model(
@@ -66,7 +78,7 @@ def fedavg(
         clients_per_round=clients_per_round,
         train=train,
         init_client=keeping(task, local),
-        **with_server_optimizer(task, contribute, mean_update, server_lr, server_optimizer),
+        **with_server_optimizer(task, contribute_by(weights), mean_update, server_lr, server_optimizer),
     )
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Array, Key, PyTree
-
-from fljax import training
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.fedavg import fedavg
+from fljax.algorithms.fedavg import averaging
+from fljax.algorithms.single_model import tuned
 from fljax.core.values import Count, CountOrZero, NonNegative, checked
-from fljax.protocol import Algorithm, LocalData, Seat, Task
+from fljax.protocol import Algorithm, Task
 from fljax.training import Local, Optimizer
 
 
@@ -46,20 +44,8 @@ def fedavg_finetune(
     Raises:
       ValueError: if ``tune_epochs`` is negative, and as for ``fedavg``.
     """
-    usual = fedavg(
-        task,
-        local,
-        clients_per_round=clients_per_round,
-        weights=weights,
-        server_lr=server_lr,
-        server_optimizer=server_optimizer,
-    )
-    tuning = local._replace(steps=None, epochs=tune_epochs, schedule=None)
-
-    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-        return training.train(key, down, data.train, task=task, local=tuning).params
-
-    return usual if tune_epochs == 0 else usual._replace(personal=deploy)
+    usual = averaging(task, local, clients_per_round, weights, server_lr, server_optimizer)
+    return tuned(usual, local, tune_epochs)
 
 
 ENTRY = Entry(

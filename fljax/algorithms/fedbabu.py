@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Array, Key, PyTree
-
-from fljax import training
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.heads import first_state_of_part, in_body, train_part
-from fljax.algorithms.single_model import Learning, partly_shared
-from fljax.core import trees
+from fljax.algorithms.heads import in_body, learning_of
+from fljax.algorithms.single_model import partly_shared, tuned
 from fljax.core.values import Count, CountOrZero, checked
-from fljax.protocol import Algorithm, LocalData, Seat, Task
-from fljax.training import Local, Trained
+from fljax.protocol import Algorithm, Task
+from fljax.training import Local
 
 
 @checked
@@ -51,18 +47,9 @@ def fedbabu(
     Raises:
       ValueError: if ``weights`` is not a valid name or ``tune_epochs`` is negative.
     """
-    tuning = local._replace(steps=None, epochs=tune_epochs, schedule=None)
-
-    def learn(key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData, state: PyTree) -> Trained:
-        return train_part(key, model, data.train, "trained", task=task, local=local, round=seat.round, state=state)
-
-    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-        model = trees.merge(down, client.own)
-        return training.train(key, model, data.train, task=task, local=tuning).params
-
-    shared, learning = in_body(task), Learning(lambda model: first_state_of_part(task, local, model, "trained"), learn)
+    shared, learning = in_body(task), learning_of("trained", task, local)
     usual = partly_shared(task, local, shared, clients_per_round=clients_per_round, weights=weights, learning=learning)
-    return usual if tune_epochs == 0 else usual._replace(personal=deploy)
+    return tuned(usual, local, tune_epochs)
 
 
 ENTRY = Entry(

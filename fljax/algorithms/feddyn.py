@@ -12,29 +12,26 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
-from fljax import training
 from fljax.algorithms.cohorts import mass_of_members, select_and_weigh
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.single_model import contribute_update, normalise_weights, single_model
+from fljax.algorithms.single_model import contribute_update, learning_by, normalise_weights, single_model
 from fljax.core import trees
 from fljax.core.values import Count, Positive, checked
-from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Round, Seat, Task, along, roles
+from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.messages import Sent
 from fljax.protocol.sums import Streamed, Total, divided, mean
 from fljax.training import Local
 
 
 class FedDynServer(NamedTuple):
-    """The model, its correction h, and the number of clients with data."""
+    """The model, its correction h, the number of clients with data, and that of their samples if alpha needs it."""
 
     model: PyTree
     correction: PyTree
-    size: Array | None  # [], the mean size of clients with data, if alpha depends on sizes
-    mass: Array
-    weights: Array | None = None  # [N]; None unless clients may leave: then ``mass`` is the number of members
-    sizes: Array | None = None  # [N]; None unless clients may leave and alpha depends on sizes
+    mass: tuple[Array, ...]
+    weights: tuple[Array | None, ...]  # [N] each; None unless clients may leave: then ``mass`` is of members
 
 
 class FedDynDown(NamedTuple):
@@ -82,25 +79,18 @@ def feddyn(
     Raises:
       ValueError: if ``alpha_scale`` is not a valid name, or ``alpha`` is not positive.
     """
+    learning = learning_by(task, local)
 
     def init_server(key: Key[Array, ""], census: Census) -> FedDynServer:
         model = task.init(key)
-        mass, weights = mass_of_members(census, "uniform")
-        size = trees.ratio(trees.wide(jnp.sum(census.train)), mass) if alpha_scale == "size" else None
         correction = trees.widened(trees.zeros_like(model))  # changes of many rounds add up
-        sizes = None if size is None or weights is None else trees.wide(census.train)
-        return FedDynServer(model, correction, size, mass, weights, sizes)
+        kinds = ("uniform", "size") if alpha_scale == "size" else ("uniform",)
+        mass, weights = zip(*(mass_of_members(census, kind) for kind in kinds), strict=True)
+        return FedDynServer(model, correction, mass, weights)
 
-    weigh = select_and_weigh(clients_per_round)
-
-    def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: FedDynServer, ballots: PyTree, available: Available
-    ) -> tuple[FedDynServer, Cohort, Info]:
-        server, cohort, info = weigh(key, round, server, ballots, available)
-        if server.sizes is not None:
-            total = jnp.sum(jnp.where(available.member(), server.sizes, 0))
-            server = server._replace(size=trees.ratio(total, server.mass))
-        return server, cohort, info
+    def send(server: FedDynServer, seat: Seat) -> FedDynDown:
+        clients, *samples = server.mass
+        return FedDynDown(server.model, trees.ratio(samples[0], clients) if samples else None)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: FedDynDown, client: FedDynClient, data: LocalData
@@ -111,26 +101,17 @@ def feddyn(
             pull = trees.add(trees.subtract(params, down.model), client.correction)
             return trees.like(trees.add(slope, trees.scale(pull, own)), slope)
 
-        trained = training.train(
-            key,
-            down.model,
-            data.train,
-            task=task,
-            local=local,
-            round=seat.round,
-            adjust=adjust,
-            state=client.optimizer,
-        )
+        trained = learning.train(key, seat, down.model, data, client.optimizer, adjust=adjust)
         update = trees.subtract(trained.params, down.model)
         correction = trees.add_scaled(client.correction, roles.zero_statistics(task, update))
         return Sent(update), FedDynClient(correction, trained.state)
 
     def init_client(key: Key[Array, ""], seat: Seat, down: FedDynDown, data: LocalData) -> FedDynClient:
         correction = trees.widened(trees.zeros_like(down.model))
-        return FedDynClient(correction, training.first_state(task, local, down.model))
+        return FedDynClient(correction, learning.first(down.model))
 
     def finish(server: FedDynServer, total: Total, rows: Float[Array, " S"], round: Round) -> tuple[FedDynServer, Info]:
-        change = divided(roles.zero_statistics(task, total.value), server.mass)
+        change = divided(roles.zero_statistics(task, total.value), server.mass[0])
         correction = trees.add_scaled(server.correction, change)
         model = trees.add_scaled(server.model, trees.add(mean(total), correction))
         moved = trees.where(jnp.any(round.cohort.present), (model, correction), (server.model, server.correction))
@@ -142,8 +123,8 @@ def feddyn(
         train=train,
         aggregate=Streamed(contribute_update, finish),
         init_server=init_server,
-        select=select,
-        send=lambda server, seat: FedDynDown(server.model, server.size),
+        select=select_and_weigh(clients_per_round),
+        send=send,
         init_client=init_client,
         common=lambda down: down.model,
     )

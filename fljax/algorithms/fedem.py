@@ -19,7 +19,7 @@ from fljax import training
 from fljax.algorithms.clustered import Clusters, initial_models, judged_clusters, row_losses
 from fljax.algorithms.cohorts import select_uniform
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.single_model import normalise_weights
+from fljax.algorithms.single_model import learning_by, normalise_weights
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, NonNegative, checked
 from fljax.protocol import Algorithm, Info, Judged, LocalData, Round, Seat, Task, TrainingKey, along, roles
@@ -95,6 +95,7 @@ def fedem(
         task has no classes.
     """
     training.check_classes(task, "fedem")
+    learning = learning_by(task, local)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: FedEMClient, data: LocalData
@@ -108,17 +109,14 @@ def fedem(
             def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
                 return weight[position] * task.losses(task.logits(params, x, key), y)
 
-            trained = training.train(
-                key, model, data.train, task=task, local=local, round=seat.round, loss=loss, state=state
-            )
+            trained = learning.train(key, seat, model, data, state, loss=loss)
             return trees.subtract(trained.params, model), trained.state
 
         update, state = training.map_models(maximise, (down, responsibility, client.optimizer))
         return FedEMUp(update, mixture, Report(size=data.train.rows.size)), FedEMClient(mixture, state)
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> FedEMClient:
-        state = jax.vmap(lambda model: training.first_state(task, local, model))(down)
-        return FedEMClient(jnp.ones(clusters) / clusters, state)
+        return FedEMClient(jnp.ones(clusters) / clusters, jax.vmap(learning.first)(down))
 
     def contribute(server: Clusters, seat: Seat, up: FedEMUp) -> tuple[Part, FedEMRow]:
         mass = trees.wide(up.report.size)

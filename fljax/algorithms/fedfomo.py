@@ -19,16 +19,16 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import training
 from fljax.aggregators import weighted_mean
 from fljax.algorithms.clustered import validation
-from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.cohorts import select_after, select_uniform
 from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import replicate_model
+from fljax.algorithms.single_model import learning_by
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, checked
 from fljax.protocol import (
     Algorithm,
     Available,
     Census,
-    Cohort,
     Exchanged,
     Info,
     Judged,
@@ -119,14 +119,13 @@ def fedfomo(
         models = Exchanged(replicate_model(model, population))
         return FedFomoServer(models, model, jnp.zeros(population, bool), jnp.eye(population), census.train)
 
-    uniform = select_uniform(clients_per_round)
+    learning = learning_by(task, local)
 
-    def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: FedFomoServer, ballots: PyTree, available: Available
-    ) -> tuple[FedFomoServer, Cohort, Info]:
-        if available.members is not None:  # the model of a client that left is neither sent nor in the mean
-            server = server._replace(uploaded=server.uploaded & available.members)
-        return uniform(key, round, server, ballots, available)
+    def of_members(server: FedFomoServer, available: Available) -> FedFomoServer:
+        if available.members is None:
+            return server
+        # The model of a client that left is neither sent nor in the mean.
+        return server._replace(uploaded=server.uploaded & available.members)
 
     def peers(server: FedFomoServer, seat: Seat) -> Int[Array, " M"]:
         score = jnp.where(server.uploaded, server.affinity[seat.id], -jnp.inf)
@@ -172,9 +171,7 @@ def fedfomo(
             mixed = trees.add(client.before, weighted_mean(away, jnp.maximum(weight, 0)))
             start = trees.where(jnp.any(weight > 0), mixed, down.own)
             id = jnp.concatenate([seat.id[None], down.id])
-        trained = training.train(
-            key, start, data.train, task=task, local=local, round=seat.round, state=client.optimizer
-        )
+        trained = learning.train(key, seat, start, data, client.optimizer)
         after = FedFomoClient(start, trained.state)
         return FedFomoUp(trees.subtract(trained.params, down.own), weight, id), after
 
@@ -199,9 +196,9 @@ def fedfomo(
         send=send,
         train=train,
         aggregate=aggregate,
-        select=select,
+        select=select_after(of_members, select_uniform(clients_per_round)),
         personal=lambda key, seat, down, client, data: down.own,
-        init_client=lambda key, seat, down, data: FedFomoClient(down.own, training.first_state(task, local, down.own)),
+        init_client=lambda key, seat, down, data: FedFomoClient(down.own, learning.first(down.own)),
         models=lambda server: {"server_test": Judged(server.mean, "test")},
         peers=peers,
     )

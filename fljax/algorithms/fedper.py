@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Array, Key, PyTree
-
-from fljax import training
 from fljax.algorithms.entries import Entry
 from fljax.algorithms.heads import in_body
-from fljax.algorithms.single_model import partly_shared
-from fljax.core import trees
+from fljax.algorithms.single_model import partly_shared, tuned
 from fljax.core.values import Count, CountOrZero, checked
-from fljax.protocol import Algorithm, LocalData, Seat, Task
+from fljax.protocol import Algorithm, Task
 from fljax.training import Local
 
 
@@ -51,13 +47,7 @@ def fedper(
       ValueError: if ``weights`` is not a valid name or ``tune_epochs`` is negative.
     """
     algorithm = partly_shared(task, local, in_body(task), clients_per_round=clients_per_round, weights=weights)
-    tuning = local._replace(steps=None, epochs=tune_epochs, schedule=None)
-
-    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-        model = trees.merge(down, client.own)
-        return model if seat.known else training.train(key, model, data.train, task=task, local=tuning).params
-
-    return algorithm if tune_epochs == 0 else algorithm._replace(personal=deploy)
+    return tuned(algorithm, local, tune_epochs, all_clients=False)
 
 
 ENTRY = Entry(fedper, "averages all but the last layer, which clients keep (FedPer)", ("arivazhagan2019federated",))

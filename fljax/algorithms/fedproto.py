@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import training
 from fljax.algorithms.cohorts import select_uniform
 from fljax.algorithms.entries import Entry
+from fljax.algorithms.single_model import learning_by
 from fljax.core import trees
 from fljax.core.loops import repeat
 from fljax.core.values import Count, NonNegative, checked
@@ -51,13 +52,6 @@ class FedProtoUp(NamedTuple):
 
     prototypes: Float[Array, "classes width"]
     count: Int[Array, " classes"]  # pyright: ignore[reportIncompatibleMethodOverride] - tuple.count is not needed
-
-
-class FedProtoSums(NamedTuple):
-    """A client's part of the sums: its prototypes times their weights, and the weights."""
-
-    prototypes: Float[Array, "classes width"]
-    mass: Float[Array, " classes"]
 
 
 class FedProtoClient(NamedTuple):
@@ -106,7 +100,7 @@ def fedproto(
     Raises:
       ValueError: if a name is not valid, or the task has no ``features``, ``classes`` or ``width``.
     """
-    features, classes, width = _sizes(task)
+    (features, classes, width), learning = _sizes(task), learning_by(task, local)
 
     def init_server(key: Key[Array, ""], census: Census) -> FedProtoServer:
         model = task.init(key)
@@ -124,16 +118,7 @@ def fedproto(
         key: Key[Array, ""], seat: Seat, down: FedProtoDown, client: FedProtoClient, data: LocalData
     ) -> tuple[FedProtoUp, FedProtoClient]:
         loss = functools.partial(penalised, down)
-        trained = training.train(
-            key,
-            client.model,
-            data.train,
-            task=task,
-            local=local,
-            round=seat.round,
-            loss=loss,
-            state=client.optimizer,
-        )
+        trained = learning.train(key, seat, client.model, data, client.optimizer, loss=loss)
         total, count = class_sums(task, trained.params, data.train, training.stream(key, Stream.PROTOTYPES))
         means = total / jnp.maximum(count, 1).astype(total.dtype)[:, None]
         after = FedProtoClient(trained.params, trained.state)
@@ -142,7 +127,7 @@ def fedproto(
     def contribute(server: FedProtoServer, seat: Seat, up: FedProtoUp) -> tuple[Part, tuple[()]]:
         mass = trees.wide(jnp.where(up.count > 0, up.count if weights == "count" else 1, 0))
         sums = mass[:, None] * jnp.where(up.count[:, None] > 0, trees.wide(up.prototypes), 0)
-        return Part(FedProtoSums(sums, mass)), ()
+        return Part((sums, mass)), ()
 
     def finish(server: FedProtoServer, total: Total, rows: PyTree, round: Round) -> tuple[FedProtoServer, Info]:
         sums, mass = total.value
@@ -170,7 +155,7 @@ def fedproto(
     return Algorithm(
         task=task._replace(logits=logits, roles=None if task.roles is None else roles_of),
         init_server=init_server,
-        init_client=lambda key, seat, down, data: FedProtoClient(down, training.first_state(task, local, down)),
+        init_client=lambda key, seat, down, data: FedProtoClient(down, learning.first(down)),
         send=lambda server, seat: server.start if seat.first else server.shown,
         train=train,
         aggregate=Streamed(contribute, finish),

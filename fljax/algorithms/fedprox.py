@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.fedavg import fedavg
-from fljax.algorithms.single_model import reported_size
+from fljax.algorithms.fedavg import averaging
+from fljax.algorithms.single_model import learning_by, reported_size
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Share, checked
 from fljax.protocol import Algorithm, LocalData, Rows, Seat, Task
@@ -57,25 +57,17 @@ def fedprox(
     Raises:
       ValueError: as ``fedavg``, and if ``stragglers`` is a number outside [0, 1].
     """
+    learning = learning_by(task, local)
     all_alike = isinstance(stragglers, int | float) and stragglers == 0
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         near = training.proximal(down, mu)
         work_key = training.stream(key, Stream.WORK)
         steps = None if all_alike else work(work_key, local, data.train.rows, stragglers)
-        trained = training.train(
-            key, down, data.train, task=task, local=local, round=seat.round, adjust=near, steps=steps, state=client
-        )
+        trained = learning.train(key, seat, down, data, client, adjust=near, steps=steps)
         return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), trained.state
 
-    inner = fedavg(
-        task,
-        local,
-        clients_per_round=clients_per_round,
-        weights=weights,
-        server_lr=server_lr,
-        server_optimizer=server_optimizer,
-    )
+    inner = averaging(task, local, clients_per_round, weights, server_lr, server_optimizer)
     return inner._replace(train=train)
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry, with_work
-from fljax.algorithms.heads import first_state_of_part, in_body, train_part
+from fljax.algorithms.heads import in_body, learning_of
 from fljax.algorithms.single_model import Learning, partly_shared
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, checked
@@ -61,24 +61,21 @@ def fedrep(
         too small.
     """
     of_head = with_work(local, "head", head_epochs, head_steps)
-    final = of_head if final_epochs == 0 else local._replace(steps=None, epochs=final_epochs)
+    head, body = learning_of("head", task, of_head), learning_of("trained", task, local)
+    final = learning_of("head", task, local._replace(steps=None, epochs=final_epochs)) if final_epochs else head
 
     def learn(key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData, state: PyTree) -> Trained:
-        head_key, now, rows = training.stream(key, Stream.HEAD), seat.round, data.train
-        head = train_part(head_key, model, rows, "head", task=task, local=of_head, round=now, state=state[0])
-        both = train_part(key, head.params, rows, "trained", task=task, local=local, round=now, state=state[1])
-        return both._replace(state=(head.state, both.state))
-
-    def first(model: PyTree) -> PyTree:
-        return tuple(first_state_of_part(task, local, model, part) for part in ("head", "trained"))
+        fitted = head.train(training.stream(key, Stream.HEAD), seat, model, data, state[0])
+        both = body.train(key, seat, fitted.params, data, state[1])
+        return both._replace(state=(fitted.state, both.state))
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         model = trees.merge(down, client.own)
         if seat.known and final_epochs == 0:
             return model
-        return train_part(key, model, data.train, "head", task=task, local=final, round=seat.round).params
+        return final.train(key, seat, model, data).params
 
-    shared, learning = in_body(task), Learning(first, learn)
+    shared, learning = in_body(task), Learning(lambda model: (head.first(model), body.first(model)), learn)
     usual = partly_shared(task, local, shared, clients_per_round=clients_per_round, weights=weights, learning=learning)
     return usual._replace(personal=deploy)
 

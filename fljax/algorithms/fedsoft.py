@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import aggregators, training
 from fljax.algorithms.clustered import cluster_models, initial_models, least_loss_shares, row_losses
 from fljax.algorithms.entries import Entry
+from fljax.algorithms.single_model import learning_by
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Share, checked
 from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Poll, Round, Seat, Task, along
@@ -93,6 +94,7 @@ def fedsoft(
       ValueError: if ``clusters``, ``clients_per_cluster`` or ``estimate_every`` is not positive, or ``smoother`` is a
         number outside [0, 1].
     """
+    learning = learning_by(task, local)
 
     def estimate(key: Key[Array, ""], models: PyTree, data: LocalData) -> Float[Array, " C"]:
         losses = row_losses(task, models, data.train, key)
@@ -110,7 +112,7 @@ def fedsoft(
 
     def init_client(key: Key[Array, ""], seat: Seat, down: FedSoftDown, data: LocalData) -> FedSoftClient:
         personal = trees.take(down.models, 0)
-        return FedSoftClient(personal, jnp.asarray(False), training.first_state(task, local, personal))
+        return FedSoftClient(personal, jnp.asarray(False), learning.first(personal))
 
     def poll(key: Key[Array, ""], seat: Seat, down: FedSoftDown, client: PyTree, data: LocalData) -> FedSoftBallot:
         return FedSoftBallot(estimate(key, down.models, data))
@@ -139,16 +141,7 @@ def fedsoft(
         # The sum of the pulls is one pull towards the weighted mean.
         centre = aggregators.weighted_mean(down.models, down.importance)
         pull = training.proximal(centre, regularisation * jnp.sum(down.importance))
-        trained = training.train(
-            key,
-            client.personal,
-            data.train,
-            task=task,
-            local=local,
-            round=seat.round,
-            adjust=pull,
-            state=client.optimizer,
-        )
+        trained = learning.train(key, seat, client.personal, data, client.optimizer, adjust=pull)
         update = trees.subtract(trained.params, middle(down.models))
         return Sent(update), FedSoftClient(trained.params, jnp.asarray(True), trained.state)
 

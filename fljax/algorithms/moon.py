@@ -18,8 +18,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.fedavg import fedavg
-from fljax.algorithms.single_model import reported_size
+from fljax.algorithms.fedavg import averaging
+from fljax.algorithms.single_model import learning_by, reported_size
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Positive, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task, TrainingKey, roles
@@ -77,7 +77,7 @@ def moon(
     """
     if task.features is None:
         raise ValueError("expected a task with features for moon, got one without")
-    features = task.features
+    features, learning = task.features, learning_by(task, local)
     is_plain = isinstance(mu, int | float) and mu == 0
 
     def train(
@@ -95,30 +95,14 @@ def moon(
             term = contrastive_loss(own, theirs, exists, temperature)
             return usual + jnp.asarray(mu).astype(usual.dtype) * term.astype(usual.dtype)
 
-        trained = training.train(
-            key,
-            down,
-            data.train,
-            task=task,
-            local=local,
-            round=seat.round,
-            loss=None if is_plain else loss,
-            state=client.optimizer,
-        )
+        trained = learning.train(key, seat, down, data, client.optimizer, loss=None if is_plain else loss)
         kept = MoonClient((trained.params, *client.earlier[: buffer - 1]), client.rounds + 1, trained.state)
         return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), kept
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> MoonClient:
-        return MoonClient((down,) * buffer, jnp.zeros((), jnp.int32), training.first_state(task, local, down))
+        return MoonClient((down,) * buffer, jnp.zeros((), jnp.int32), learning.first(down))
 
-    inner = fedavg(
-        task,
-        local,
-        clients_per_round=clients_per_round,
-        weights=weights,
-        server_lr=server_lr,
-        server_optimizer=server_optimizer,
-    )
+    inner = averaging(task, local, clients_per_round, weights, server_lr, server_optimizer)
     return inner._replace(train=train, init_client=init_client)
 
 

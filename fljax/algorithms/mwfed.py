@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 from fljax import aggregators, training
 from fljax.algorithms.cohorts import select_uniform, shares_of_members
 from fljax.algorithms.entries import Entry, require_plain_sgd, threshold_of, with_checked_threshold
-from fljax.algorithms.single_model import keeping, normalise_weights, single_model
+from fljax.algorithms.single_model import keeping, learning_by, normalise_weights, single_model
 from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import LOSSES, Count, NonNegative, Positive, checked
@@ -157,9 +157,7 @@ def mwfed(
         batches = -(-data.train.rows.size // min(local.batch_size, data.train.rows.index.shape[-1]))
         usual = local.steps if local.steps is not None else (local.epochs or 1) * batches
         steps = jnp.clip(jnp.round(usual * down.effort), 1, most * usual).astype(jnp.int32)
-        trained = training.train(
-            key, down.model, data.train, task=task, local=longest, round=seat.round, steps=steps, state=client
-        )
+        trained = learning_by(task, longest).train(key, seat, down.model, data, client, steps=steps)
         return MwFedUp(trees.subtract(trained.params, down.model), jnp.ones_like(loss), report), trained.state
 
     def contribute(server: MwFedServer, seat: Seat, up: MwFedUp) -> tuple[Part, MwFedRow]:

@@ -16,7 +16,8 @@ from jaxtyping import Array, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry, require_fresh
-from fljax.algorithms.single_model import contribute_by, mean_update, reported_size, single_model, with_server_optimizer
+from fljax.algorithms.fedavg import averaging
+from fljax.algorithms.single_model import reported_size
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, NonNegative, Positive, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Subset, Task, roles
@@ -66,7 +67,6 @@ def perfedavg(
         clients keep their optimizer's state.
     """
     require_fresh(local, "perfedavg", "whose steps are its own")
-    contribute = contribute_by(weights)
 
     def inner_rate(own: Local, seat: Seat, params: PyTree) -> float | Array:
         return training.rate(own, seat.round, jax.tree.leaves(params)[0].dtype) if isinstance(alpha, str) else alpha
@@ -111,13 +111,8 @@ def perfedavg(
         rows = data.train._replace(rate_factor=None)  # alpha has it, or has none
         return training.train(key, down, rows, task=task, local=adapting).params
 
-    return single_model(
-        task,
-        clients_per_round=clients_per_round,
-        train=train,
-        personal=deploy,
-        **with_server_optimizer(task, contribute, mean_update, server_lr, server_optimizer),
-    )
+    inner = averaging(task, local, clients_per_round, weights, server_lr, server_optimizer)
+    return inner._replace(train=train, personal=deploy)
 
 
 def _draw(key: Key[Array, ""], subset: Subset, local: Local, count: int) -> Batches:

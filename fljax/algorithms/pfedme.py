@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry, require_plain_sgd
-from fljax.algorithms.single_model import contribute_by, mean_update, reported_size, single_model, with_server_optimizer
+from fljax.algorithms.fedavg import averaging
+from fljax.algorithms.single_model import reported_size
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task, roles
@@ -78,7 +79,6 @@ def pfedme(
             f"expected local training without clip_norm and decay_of for pfedme, whose steps are its own, got "
             f"clip_norm = {local.clip_norm} and decay_of = {local.decay_of!r}"
         )
-    contribute = contribute_by(weights)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PFedMeClient, data: LocalData
@@ -110,13 +110,11 @@ def pfedme(
         update, personal = trees.like(trees.subtract(model, start), down), trees.like(personal, down)
         return Sent(update, reported_size(weights, data)), PFedMeClient(personal, jnp.asarray(True))
 
-    return single_model(
-        task,
-        clients_per_round=clients_per_round,
+    inner = averaging(task, local, clients_per_round, weights, server_lr, server_optimizer)
+    return inner._replace(
         train=train,
         init_client=lambda key, seat, down, data: PFedMeClient(down, jnp.asarray(False)),
         personal=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
-        **with_server_optimizer(task, contribute, mean_update, server_lr, server_optimizer),
     )
 
 

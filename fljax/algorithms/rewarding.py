@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
-from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.cohorts import select_after, select_uniform
 from fljax.algorithms.single_model import keeping, use_received_model
 from fljax.core import trees
 from fljax.protocol import (
@@ -69,11 +69,8 @@ def per_client_models(task: Task, local: Local, select: Select, aggregate: Aggre
         return Models(PerClient(replicate_model(model, census.train.shape[0])), model, members=census.members)
 
     # ``select`` and ``aggregate`` get a Server with the members of the round.
-    def select_of_members(
-        key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
-    ) -> tuple[PyTree, Cohort, Info]:
-        members = available.members if server.members is None else available.member()
-        return select(key, round, server._replace(members=members), ballots, available)
+    def of_members(server: Models, available: Available) -> Models:
+        return server._replace(members=available.members if server.members is None else available.member())
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, state=client)
@@ -86,7 +83,7 @@ def per_client_models(task: Task, local: Local, select: Select, aggregate: Aggre
         train=train,
         init_client=keeping(task, local),
         aggregate=aggregate,
-        select=select_of_members,
+        select=select_after(of_members, select),
         personal=use_received_model,
     )
 

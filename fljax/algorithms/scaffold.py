@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fljax import training
 from fljax.algorithms.cohorts import mass_of_members, select_and_weigh
 from fljax.algorithms.entries import Entry, require_plain_sgd
-from fljax.algorithms.single_model import contribute_by, normalise_weights, reported_size, single_model
+from fljax.algorithms.single_model import contribute_by, learning_by, normalise_weights, reported_size, single_model
 from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
@@ -92,7 +92,7 @@ def scaffold(
     Raises:
       ValueError: if ``option`` or ``weights`` is not a valid name, or the local optimizer is not plain SGD.
     """
-    contribute_one = contribute_by(weights)
+    contribute_one, learning = contribute_by(weights), learning_by(task, local)
     require_plain_sgd(local, "scaffold")
     server_side = optimizer(server_lr, server_optimizer, task)
 
@@ -105,15 +105,7 @@ def scaffold(
         key: Key[Array, ""], seat: Seat, down: ScaffoldDown, client: ScaffoldClient, data: LocalData
     ) -> tuple[ScaffoldUp, ScaffoldClient]:
         drift = trees.subtract(down.control, client.control)
-        trained = training.train(
-            key,
-            down.model,
-            data.train,
-            task=task,
-            local=local,
-            round=seat.round,
-            adjust=training.with_correction(drift),
-        )
+        trained = learning.train(key, seat, down.model, data, adjust=training.with_correction(drift))
         update = trees.subtract(trained.params, down.model)
         if option == "I":
             slope = training.full_gradient(task, down.model, data.train, training.stream(key, Stream.CONTROL_VARIATE))

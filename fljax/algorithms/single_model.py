@@ -6,6 +6,7 @@ own part are trees like the model, each with None in place of the other's leaves
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from fljax.protocol import (
 )
 from fljax.protocol.messages import Report, Sent
 from fljax.protocol.sums import Contribute, Part, Streamed, Total, divided, mean
-from fljax.training import Local, Optimizer, OptimizerSettings, bypass_statistics, named_optimizer
+from fljax.training import Local, Optimizer, OptimizerSettings, Trained, bypass_statistics, named_optimizer
 
 
 class SingleModel(NamedTuple):
@@ -138,12 +139,51 @@ def single_model(
     return usual._replace(**others)
 
 
+class Learning(NamedTuple):
+    """A client's local training.
+
+    Attributes:
+      first: ``model -> state``: what its optimizers keep before a client's first round.
+      train: ``(key, seat, model, data, state=None) -> Trained``.
+    """
+
+    first: Callable[[PyTree], PyTree]
+    train: Callable[..., Trained]
+
+
+def learning_by(task: Task, local: Local) -> Learning:
+    """Local training by ``local``. ``train`` takes ``loss``, ``adjust`` and ``steps`` of ``training.train``, too."""
+
+    def train(
+        key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData, state: PyTree = None, **how: Any
+    ) -> Trained:
+        return training.train(key, model, data.train, task=task, local=local, round=seat.round, state=state, **how)
+
+    return Learning(functools.partial(training.first_state, task, local), train)
+
+
 def keeping(task: Task, local: Local, received: Callable[[PyTree], PyTree] = received_model) -> InitClient:
     """``init_client`` of clients that keep their optimizer's state, if ``local.keep``, and nothing else.
 
     ``received(down)`` is the model that a client trains.
     """
     return lambda key, seat, down, data: training.first_state(task, local, received(down))
+
+
+def tuned(algorithm: Algorithm, local: Local, epochs: int, *, all_clients: bool = True) -> Algorithm:
+    """``algorithm`` with local training of deployed models, for some epochs at the first learning rate of ``local``.
+
+    0 epochs: as it is. All clients tune, or unseen ones alone.
+    """
+    tuning = local._replace(steps=None, epochs=epochs, schedule=None)
+
+    def personal(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
+        model = algorithm.deploy(key, seat, down, client, data)
+        if seat.known and not all_clients:
+            return model
+        return training.train(key, model, data.train, task=algorithm.task, local=tuning).params
+
+    return algorithm if epochs == 0 else algorithm._replace(personal=personal)
 
 
 def with_server_optimizer(
@@ -219,18 +259,6 @@ def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
 # --- Some leaves are shared ----------------------------------------------------------------------------------
 
 
-class Learning(NamedTuple):
-    """A client's local training, in place of that by ``Local``.
-
-    Attributes:
-      first: ``model -> state``: what its optimizers keep before a client's first round.
-      train: ``(key, seat, model, data, state) -> Trained``.
-    """
-
-    first: Callable[[PyTree], PyTree]
-    train: Callable[..., training.Trained]
-
-
 class PartlySharedServer(NamedTuple):
     """The shared leaves, and the initial values of the clients' own leaves."""
 
@@ -258,11 +286,7 @@ def partly_shared(
 
     ``learning`` replaces the local training by ``local``.
     """
-
-    def train_whole(key: Key[Array, ""], seat: Seat, model: PyTree, data: LocalData, state: PyTree) -> training.Trained:
-        return training.train(key, model, data.train, task=task, local=local, round=seat.round, state=state)
-
-    first, learn = learning or Learning(lambda model: training.first_state(task, local, model), train_whole)
+    first, learn = learning or learning_by(task, local)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PartlySharedClient, data: LocalData

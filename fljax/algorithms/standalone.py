@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import training
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.single_model import single_model
+from fljax.algorithms.single_model import learning_by, single_model
 from fljax.core.values import checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task
 from fljax.training import Local
@@ -40,13 +39,12 @@ def standalone(task: Task, local: Local) -> Algorithm:
       training rows for the same number of rounds. Metrics that compare with standalone models are NaN, and there are
       none of a global model.
     """
+    learning = learning_by(task, local)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData
     ) -> tuple[tuple[()], StandaloneClient]:
-        trained = training.train(
-            key, client.model, data.train, task=task, local=local, round=seat.round, state=client.optimizer
-        )
+        trained = learning.train(key, seat, client.model, data, client.optimizer)
         return (), StandaloneClient(trained.params, trained.state)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData) -> PyTree:
@@ -63,7 +61,7 @@ def standalone(task: Task, local: Local) -> Algorithm:
         clients_per_round=None,  # all clients, whatever the other algorithms' cohorts
         train=train,
         send=lambda server, seat: server.model if seat.first else (),
-        init_client=lambda key, seat, down, data: StandaloneClient(down, training.first_state(task, local, down)),
+        init_client=lambda key, seat, down, data: StandaloneClient(down, learning.first(down)),
         personal=deploy,
         common=None,  # there is no shared model
     )

@@ -55,11 +55,6 @@ def sizes_of(clients: int) -> Int[np.ndarray, " coalitions"]:
     return members_of(clients).sum(axis=1)
 
 
-def clients_in(code: int) -> tuple[int, ...]:
-    """The ids of the members of a coalition."""
-    return tuple(i for i in range(int(code).bit_length()) if int(code) >> i & 1)
-
-
 def clients_of(values: jax.Array | np.ndarray) -> int:
     """N, of a value table ``[..., 2^N]``; raises a ValueError unless N is from 1 to 16."""
     count = values.shape[-1] if values.ndim else 0

@@ -495,11 +495,12 @@ def network_task(
     """The Task of a flax module whose last layer is called ``head``; builders show the lines of ``Common`` below.
 
     Args:
-      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
+      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255, tokens cast to int32.
       augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
       dtype: dtype of parameters and activations.
       compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
-      initialisation: ``"flax"``, or ``"framework"``: kernels, biases ~ U(-b, b), ``b = fan_in ** -0.5``, as PyTorch.
+      initialisation: ``"flax"``, or ``"framework"``, as PyTorch: kernels, biases ~ U(-b, b), ``b = fan_in ** -0.5``,
+        and embeddings ~ N(0, 1).
       stored: dtype of stored examples, int32 for texts; None: ``dtype``.
     """
     if isinstance(input_shape, str) or not isinstance(input_shape, Iterable):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Unpack
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fljax.models.task import Initialisation, check_rate, check_widths, dot_general, network_task
+from fljax.models.task import Common, check_rate, check_widths, dot_general, network, network_task
 from fljax.protocol import Task
 
 Tokens = Int[Array, "b length"]
@@ -118,19 +118,17 @@ class TextCnn(nn.Module):
         return self.head(self.features(tokens, train))
 
 
+@network
 def bilstm(
     input_shape: Sequence[int],
     classes: int,
     *,
     vocabulary: int | None = None,
-    prepare: Callable[[Array], Array] | None = None,
-    dtype: Any = jnp.float32,
-    compute_dtype: Any = None,
-    initialisation: Initialisation = "flax",
     embedding: int = 300,
     hidden: int = 120,
     dense: Sequence[int] = (120, 84),
     dropout: float = 0.5,
+    **common: Unpack[Common],
 ) -> Task:
     """A bidirectional LSTM for SST-5 in IAFL: embedding 300, hidden 120, then 240-120-84-classes.
 
@@ -141,10 +139,6 @@ def bilstm(
       input_shape: ``(length,)``; a text is whole numbers in 0..vocabulary - 1, with 0 as padding at the end.
       classes: number of classes.
       vocabulary: number of different tokens, including padding; an experiment takes it from the data set.
-      prepare: maps stored examples to tokens; None: a cast to int32.
-      dtype: dtype of parameters and activations.
-      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
-      initialisation: ``"framework"``: as in PyTorch, embeddings N(0, 1) and uniform kernels and biases; or ``"flax"``.
       embedding: width of word vectors, which are learned from scratch.
       hidden: width of the state in each direction.
       dense: widths of the hidden dense layers.
@@ -159,31 +153,21 @@ def bilstm(
     size = _check_texts("bilstm", input_shape, vocabulary)
     embedding, hidden = check_widths("embedding and hidden", (embedding, hidden))
     module = BiLstm(classes, size, embedding, hidden, check_widths("dense", dense), check_rate("dropout", dropout))
-    return network_task(
-        module,
-        input_shape,
-        classes,
-        prepare=_whole_numbers if prepare is None else prepare,
-        dtype=dtype,
-        compute_dtype=compute_dtype,
-        initialisation=initialisation,
-        stored=jnp.int32,
-    )
+    common["prepare"] = common.get("prepare") or _whole_numbers
+    return network_task(module, input_shape, classes, stored=jnp.int32, **common)
 
 
+@network
 def text_cnn(
     input_shape: Sequence[int],
     classes: int,
     *,
     vocabulary: int | None = None,
-    prepare: Callable[[Array], Array] | None = None,
-    dtype: Any = jnp.float32,
-    compute_dtype: Any = None,
-    initialisation: Initialisation = "flax",
     embedding: int = 300,
     kernels: Sequence[int] = (3, 3, 3),
     maps: int = 128,
     dropout: float = 0.5,
+    **common: Unpack[Common],
 ) -> Task:
     """A convolutional network for texts: maps over windows of words, ReLU, the maximum over time, a dense layer.
 
@@ -193,10 +177,6 @@ def text_cnn(
       input_shape: ``(length,)``; a text is whole numbers in 0..vocabulary - 1, with 0 as padding at the end.
       classes: number of classes.
       vocabulary: number of different tokens, including padding; an experiment takes it from the data set.
-      prepare: maps stored examples to tokens; None: a cast to int32.
-      dtype: dtype of parameters and activations.
-      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
-      initialisation: ``"framework"``: as in PyTorch, embeddings N(0, 1) and uniform kernels and biases; or ``"flax"``.
       embedding: width of word vectors, which are learned from scratch.
       kernels: width of each kernel in words; a text shorter than a kernel is padded with zero vectors.
       maps: number of maps of each kernel.
@@ -213,16 +193,8 @@ def text_cnn(
         raise ValueError(f"expected kernels of at least 1 word, got {list(widths)}")
     embedding, maps = check_widths("embedding and maps", (embedding, maps))
     module = TextCnn(classes, size, embedding, check_widths("kernels", widths), maps, check_rate("dropout", dropout))
-    return network_task(
-        module,
-        input_shape,
-        classes,
-        prepare=_whole_numbers if prepare is None else prepare,
-        dtype=dtype,
-        compute_dtype=compute_dtype,
-        initialisation=initialisation,
-        stored=jnp.int32,
-    )
+    common["prepare"] = common.get("prepare") or _whole_numbers
+    return network_task(module, input_shape, classes, stored=jnp.int32, **common)
 
 
 def _check_texts(name: str, input_shape: Sequence[int], vocabulary: int | None) -> int:

@@ -28,6 +28,29 @@ _ADVICE = (
 )
 
 
+class AsArray:
+    """Stands for an array, which functions of ``jax.numpy`` make of it where they read all of it."""
+
+    shape: Any  # that of the array
+
+    def __jax_array__(self) -> Array:
+        raise NotImplementedError
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the array."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self.__jax_array__())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.__jax_array__(), dtype)
+
+
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("start",), meta_fields=("capacity", "least"))
 @dataclass(frozen=True, eq=False)
 class Spans:
@@ -66,7 +89,7 @@ class Spans:
 
 
 @dataclass(frozen=True, eq=False)
-class IndexList:
+class IndexList(AsArray):
     """One client's index list, an array ``[capacity]`` that is read by index: entry i is ``lists[start + i]``.
 
     Entries beyond the client's number of rows belong to other clients. Functions of ``jax.numpy`` take it as the array
@@ -94,23 +117,9 @@ class IndexList:
         return (self.capacity,)
 
     @property
-    def ndim(self) -> int:
-        """The number of axes of the array."""
-        return 1
-
-    @property
     def dtype(self) -> Any:
         """The dtype of the array."""
         return self.lists.dtype
-
-    def __len__(self) -> int:
-        return self.capacity
-
-    def __iter__(self) -> Iterator[Array]:
-        return iter(self.__jax_array__())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.__jax_array__(), dtype)
 
     def __jax_array__(self) -> Array:
         return self[jnp.arange(self.capacity, dtype=jnp.int32)]
@@ -241,7 +250,7 @@ def _whole(value: Any) -> int | None:
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("vectors",), meta_fields=("row_shape",))
 @dataclass(frozen=True, eq=False)
-class Vectors:
+class Vectors(AsArray):
     """An array whose rows lie in memory as vectors, read by index: ``Vectors.of(x)[index]`` is ``x[index]``.
 
     A TPU lays images ``[n, 28, 28]`` out with the examples innermost, and would collect a row pixel by pixel. Functions
@@ -268,23 +277,9 @@ class Vectors:
         return (self.vectors.shape[0], *self.row_shape)
 
     @property
-    def ndim(self) -> int:
-        """The number of axes of the array."""
-        return 1 + len(self.row_shape)
-
-    @property
     def dtype(self) -> Any:
         """The dtype of the array."""
         return self.vectors.dtype
-
-    def __len__(self) -> int:
-        return self.vectors.shape[0]
-
-    def __iter__(self) -> Iterator[Array]:
-        return iter(self.__jax_array__())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.__jax_array__(), dtype)
 
     def __jax_array__(self) -> Array:
         return self.vectors.reshape(self.shape)
@@ -302,27 +297,16 @@ class RowsAbsent(ValueError):
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class AbsentRows:
+class AbsentRows(AsArray):
     """Stands for the features or labels of a federation without rows. It has a shape and a dtype, and no numbers."""
 
     shape: tuple[int, ...]
     dtype: Any
 
-    @property
-    def ndim(self) -> int:
-        """The number of axes of the array."""
-        return len(self.shape)
-
     def __getitem__(self, index: Any) -> NoReturn:
         _raise_absent()
 
     def __jax_array__(self) -> NoReturn:
-        _raise_absent()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        _raise_absent()
-
-    def __iter__(self) -> NoReturn:
         _raise_absent()
 
     def __len__(self) -> NoReturn:

@@ -232,15 +232,10 @@ def _record(logits: Array, old: PyTree, change: PyTree) -> Array:
     return logits
 
 
-def _record_forward(logits: Array, old: PyTree, change: PyTree) -> tuple[Array, PyTree]:
-    return logits, change
-
-
-def _record_backward(change: PyTree, cotangent: Array) -> tuple[Array, PyTree, PyTree]:
-    return cotangent, change, jax.tree.map(jnp.zeros_like, change)
-
-
-_record.defvjp(_record_forward, _record_backward)
+_record.defvjp(
+    lambda logits, old, change: (logits, change),
+    lambda change, cotangent: (cotangent, change, jax.tree.map(jnp.zeros_like, change)),
+)
 
 
 def hold_statistics(task: Task, params: PyTree) -> PyTree:
@@ -262,12 +257,4 @@ def _hold(tree: PyTree) -> PyTree:
     return tree
 
 
-def _hold_forward(tree: PyTree) -> tuple[PyTree, None]:
-    return tree, None
-
-
-def _hold_backward(_: None, cotangent: PyTree) -> tuple[PyTree]:
-    return (jax.tree.map(jnp.zeros_like, cotangent),)
-
-
-_hold.defvjp(_hold_forward, _hold_backward)
+_hold.defvjp(lambda tree: (tree, None), lambda _, cotangent: (jax.tree.map(jnp.zeros_like, cotangent),))

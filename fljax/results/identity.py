@@ -124,11 +124,8 @@ def flat(text: str) -> dict[str, str]:
     # Places of files may differ by machine.
     without = (*WITHOUT_EFFECT, *_OF_THE_MACHINE)
     values = _flat(tomllib.loads(text))
-    return {key: value for key, value in values.items() if key not in without and not _is_path(value)}
-
-
-def _is_path(text: str) -> bool:
-    return text.startswith(("'", '"')) and ("/" in text or "\\\\" in text)
+    paths = [key for key, text in values.items() if text.startswith(("'", '"')) and ("/" in text or "\\\\" in text)]
+    return {key: value for key, value in values.items() if key not in without and key not in paths}
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

@@ -168,15 +168,15 @@ def bypass_statistics(task: Task, inner: optax.GradientTransformation) -> optax.
     )
 
 
-def check_options(name: str, builder: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raises a ValueError for an option that the optimizer does not have, and for NaN."""
+def check_options(name: str, builder: Callable[..., Any], options: Mapping[str, Any], kind: str = "optimizer") -> None:
+    """Raises a ValueError for an option that the optimizer or schedule does not have, and for NaN."""
     valid = [parameter for parameter in parameters_of(builder) if parameter != "learning_rate"]
     for option, value in options.items():
         if option not in valid and not takes_anything(builder):
-            raise ValueError(f"{unknown('option', option, valid)} for the optimizer {name}")
+            raise ValueError(f"{unknown('option', option, valid)} for the {kind} {name}")
         number = as_number(value)
         if number is not None and math.isnan(number):
-            raise ValueError(f"expected the option {option} of the optimizer {name} to be a number, got {value}")
+            raise ValueError(f"expected the option {option} of the {kind} {name} to be a number, got {value}")
 
 
 def named_schedule(schedule: RateSchedule) -> Callable[[Array], Array]:
@@ -192,10 +192,8 @@ def named_schedule(schedule: RateSchedule) -> Callable[[Array], Array]:
     if schedule.name not in builders:
         raise ValueError(unknown("schedule", schedule.name, builders))
     builder = builders[schedule.name]
+    check_options(schedule.name, builder, options, "schedule")
     takes = parameters_of(builder)
-    for option in options:
-        if option not in takes:
-            raise ValueError(f"{unknown('option', option, takes)} for the schedule {schedule.name}")
     peaks = "peak_value" in takes
     usual: dict[str, Any] = {"init_value": 0.0 if peaks else 1.0, "peak_value": 1.0}
     given = {name: value for name, value in usual.items() if name in takes} | options

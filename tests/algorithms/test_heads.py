@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg_finetune, fedbabu, fedper, fedrep
-from fljax.algorithms.heads import train_part
+from fljax.algorithms.heads import learning_of
 from fljax.core import trees
 from fljax.models import task_from_module
-from fljax.protocol import Examples, Rows, Subset, Task
+from fljax.protocol import Examples, LocalData, Rows, Seat, Subset, Task
 from fljax.training import Local, RateSchedule, Stream
 from tests.algorithms.oracle_tools import EPOCHS, STEPS, WITH_DATA, agrees, deployed, judged, rate_of, run, stranger
 from tests.algorithms.rounds_tools import TASK, close, federation, history, numpy_client
@@ -128,7 +128,8 @@ def test_what_is_held_keeps_its_bits_and_statistics_move(part, moves, headless):
 
     @functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
     def trained(task, before):
-        return train_part(jax.random.key(1), before, subset, part, task=task, local=hard).params
+        zero, data = jnp.zeros((), jnp.int32), LocalData(subset, subset, subset)
+        return learning_of(part, task, hard).train(jax.random.key(1), Seat(zero, zero, zero), before, data).params
 
     def changed(**options):
         task = task_from_module(Net(), x[:1], classes=4, **options)

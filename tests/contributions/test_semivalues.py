@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.contributions import banzhaf, beta_shapley, exact_shapley, leave_one_out, semivalue, shapley
-from fljax.contributions.solutions import clients_in, members_of, sizes_of
+from fljax.contributions.solutions import members_of, sizes_of
 from tests.contributions import games
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -175,6 +175,4 @@ def test_a_diverged_coalition_makes_what_uses_it_unknown():
 
 
 def test_codes():
-    assert clients_in(0b1101) == (0, 2, 3)
-    assert clients_in(0) == ()
     assert sizes_of(3).tolist() == [0, 1, 1, 2, 1, 2, 2, 3]
