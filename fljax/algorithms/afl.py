@@ -86,7 +86,7 @@ def afl(
       server_optimizer: as for ``fedavg``.
 
     Returns:
-      The algorithm. Info: ``mixing_weight`` [client] after the round, ``weight`` [row] and ``loss`` [row].
+      The algorithm. Info: ``mixture`` [client] after the round, ``weight`` [row] and ``loss`` [row].
 
     Raises:
       ValueError: if ``updates`` is not a valid name; or if ``updates`` is "gradient" and ``clients_per_round`` is less
@@ -150,9 +150,7 @@ def afl(
         after = AflServer(model, state, mixture, trees.where(anybody, average, server.average), server.averaged)
         after = after._replace(averaged=server.averaged + anybody.astype(jnp.int32))
         loss = trees.or_nan(cohort.present, rows.loss)
-        return after, along("client", mixing_weight=mixture) | along(
-            "row", weight=normalise_weights(rows.weight), loss=loss
-        )
+        return after, along("client", mixture=mixture) | along("row", weight=normalise_weights(rows.weight), loss=loss)
 
     return single_model(
         task,

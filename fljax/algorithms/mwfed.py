@@ -107,7 +107,7 @@ def mwfed(
       server_optimizer: as for ``fedavg``.
 
     Returns:
-      The algorithm. Info: ``weight`` [row] in the server's mean, ``loss`` [row], ``work`` [row], and ``share``
+      The algorithm. Info: ``weight`` [row] in the server's mean, ``loss`` [row], ``effort`` [row], and ``share``
       [client], the weights W after the round.
 
     Raises:
@@ -173,7 +173,7 @@ def mwfed(
         weights = jnp.where(jnp.any(unsatisfied), raised, server.weights)
         loss = trees.or_nan(cohort.present, rows.loss)
         effort = jnp.where(cohort.present, server.effort[cohort.id], 0)
-        info = along("row", weight=normalise_weights(rows.samples), loss=loss, work=effort) | along(
+        info = along("row", weight=normalise_weights(rows.samples), loss=loss, effort=effort) | along(
             "client", share=weights
         )
         return MwFedServer(model, state, weights, server.effort), info

@@ -182,8 +182,9 @@ class _Computation(NamedTuple):
     def _run(self, entry: AlgorithmSetup, own: Setup, plan: Plan, parts: Parts) -> tuple[Result, NotFinite | None]:
         """The Result of an algorithm in its setup ``own``, and what stopped it before its end."""
         outputs, label, schedule, initial = self.outputs, entry.label, own.schedule, None
+        schedule = schedule._replace(all_at=self.decisions)
         if entry is self.setup.algorithms[0]:
-            schedule = schedule._replace(evaluate_at=self.decisions, all_at=self.decisions)
+            schedule = schedule._replace(evaluate_at=self.decisions)
         before = rounds_before(self.folder)
         if label in self.folder.begun and before is not None and outputs.files.directory is not None:
             initial = state_of(outputs.files.directory, label, plan, own, before)

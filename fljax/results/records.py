@@ -130,7 +130,7 @@ def by_client(records: xr.Dataset, population: int) -> xr.Dataset:
 def last_clusters(records: xr.Dataset, population: int) -> np.ndarray | None:
     """``[seed, client]``: the last cluster that is recorded for a client, NaN where none is; None without clusters."""
     known = [name for name in CLUSTERS if name in records and bool(records[name].notnull().any())]
-    # Joined with an algorithm that has another record of this name, it says nothing.
+    # Joined with a record of this name over other dimensions, as AFL's and FedEM's are, it says nothing.
     names = [name for name in known if not {"row", "client"}.issubset(records[name].dims)]
     name = next((name for name in names if ("cluster" in records[name].dims) != (name == CLUSTERS[0])), None)
     if name is None:

@@ -110,7 +110,7 @@ def test_one_of_two_who_is_never_satisfied(x64):
         ends = [trained(w, count, centres=CENTRES[:2], curvature=CURVATURE[:2])[k] for k, count in enumerate(steps)]
         w = np.mean(ends, axis=0)
         close(states.server.model["w"][t + 1], w, 1e-12)
-        np.testing.assert_allclose(records["work"][t], np.array([2 * share, 2 - 2 * share])[records["cohort_id"][t]])
+        np.testing.assert_allclose(records["effort"][t], np.array([2 * share, 2 - 2 * share])[records["cohort_id"][t]])
 
 
 def test_local_steps_have_bounds(x64):

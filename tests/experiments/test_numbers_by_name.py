@@ -39,6 +39,9 @@ def test_a_table_is_a_list_by_id() -> None:
         ({"hospital a": 1, "default": 2}, (NAMES,), "'hospital a' (did you mean 'hospital A'?)"),
         ({"7": 1}, (NAMES,), "steps of every client, or a default, got none of hospital A, hospital B"),
         ({"default": 2}, (NAMES, NAMES[::-1]), "clients of the same names in all seeds"),
+        ({"7": [1, 2], "default": 2}, (NAMES,), "one number for each client in a table steps, got several for '7'"),
+        ({7: 1, "7": 2, "default": 2}, (NAMES,), "clients and keys with different names, none of which is default"),
+        ({"default": 2}, (("default", "a", "b"),), "with different names, none of which is default"),
     ],
 )
 def test_refused(table: Any, names: Any, words: str) -> None:
@@ -58,6 +61,21 @@ def test_a_comparison_and_a_config_take_names(tmp_path: pathlib.Path) -> None:
     named = compared(("heterogeneous_training", {"rate_factor": {"ben": 0.0, "default": 0.5}}))
     listed = compared(("heterogeneous_training", {"rate_factor": (0.5, 0.0, 0.5)}))
     np.testing.assert_array_equal(named.metrics["test_loss"], listed.metrics["test_loss"])
+    # What is read before the plan is made, too.
+    required = [
+        fljax.compare(
+            {"x": ("incfl", {"threshold": given})}, federation, TASK, LOCAL, rounds=1, seeds=1, progress=False
+        )
+        for given in ({"ben": 0.5, "default": 1.0}, (1.0, 0.5, 1.0))
+    ]
+    np.testing.assert_array_equal(*(result.metrics["required_loss"] for result in required))
+    paid = [
+        fljax.compare(
+            {"x": ("iafl", {"contribution": given})}, federation, TASK, LOCAL, rounds=1, seeds=1, progress=False
+        )
+        for given in ({"ben": 0.5, "default": 1.0}, (1.0, 0.5, 1.0))
+    ]
+    np.testing.assert_array_equal(*(result.metrics["test_loss"] for result in paid))
     config: dict[str, Any] = {
         "name": "by_name",
         "rounds": 2,

@@ -83,7 +83,7 @@ def test_an_infinite_loss_is_all_that_afl_looks_at(federation):
     states, records = run(byzantine(inner, fraction=0.4, loss_increase=jnp.inf, noise=0.0), federation, 2)
     bad = np.asarray(states[0].server.behaviour.values)
     assert int(states[-1].diverged) == -1
-    np.testing.assert_allclose(records[-1]["mixing_weight"][bad].sum(), 1, rtol=1e-6)
+    np.testing.assert_allclose(records[-1]["mixture"][bad].sum(), 1, rtol=1e-6)
 
 
 def test_byzantine_clients_of_mwfed_always_complain(federation):

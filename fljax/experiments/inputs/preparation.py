@@ -308,7 +308,8 @@ def without_validation(reference: Reference) -> Reference:
 def _thresholds(setup: Setup) -> list[Given]:
     """The thresholds that algorithms and scenarios were given."""
     found: list[Given] = []
-    for entry in setup.algorithms:
+    for each in setup.algorithms:
+        entry = each.by_id(labels(setup).clients, setup.clients)
         own: Mapping[str, Any] = entry.options
         if entry.plan is not None:
             own = {**entry.plan.arguments, **entry.plan.by_seed}
@@ -468,6 +469,9 @@ def build_plan(
         if name not in given and (name != "contribution" or reads_contribution(each, given))
     }
     if "contribution" in wanted:
+        if isinstance(entry.contribution, RoundMeasure):
+            asks = f"expected contributions that are known before the run for client_sampling around {entry.label}"
+            raise ValueError(f"{asks}, got {entry.contribution.measure!r}, which is measured in rounds")
         measured = facts(setup.federation, reference)
         known["contribution"] = contributions.measure(entry.contribution, measured, labels(setup))
     by_seed = {name: values for name, values in known.items() if name in wanted}

@@ -349,7 +349,15 @@ def numbers_by_client(
 
     def listed(option: str, table: Mapping[Any, Any]) -> tuple[Any, ...]:
         texts = {_text(name): value for name, value in table.items()}
+        several = next((name for name, value in texts.items() if np.ndim(value)), None)
+        if several is not None:  # [N, rounds] would be read as [rounds, N]
+            raise ValueError(
+                f"expected one number for each client in a table {option}, got several for {shown(several)}"
+            )
         seen, *others = dict.fromkeys(tuple(map(_text, _names(of_seed, count))) for of_seed in names)
+        if len(texts) < len(table) or len({*seen, _DEFAULT}) <= len(seen):
+            different = f"expected clients and keys with different names, none of which is {_DEFAULT},"
+            raise ValueError(f"{different} for a table {option}, got {_few([*map(str, table)])} of {_few(seen)}")
         if others:
             raise ValueError(
                 f"expected clients of the same names in all seeds for a table {option}, got others by seed"
@@ -487,7 +495,11 @@ class AlgorithmSetup(NamedTuple):
     def by_id(self, names: Sequence[Sequence[Any] | None], count: int) -> AlgorithmSetup:
         """The entry with lists in place of tables by clients' names."""
         scenarios = tuple((wrap, numbers_by_client(wrap, given, names, count)) for wrap, given in self.scenarios)
-        return self._replace(options=numbers_by_client(self.build, self.options, names, count), scenarios=scenarios)
+        named = isinstance(self.contribution, Mapping)
+        given = {**self.options, **({"contribution": self.contribution} if named else {})}
+        options = numbers_by_client(self.build, given, names, count)
+        contribution = options.pop("contribution") if named else self.contribution
+        return self._replace(options=options, scenarios=scenarios, contribution=contribution)
 
 
 class CallbackSetup(NamedTuple):
