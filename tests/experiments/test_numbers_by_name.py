@@ -62,20 +62,12 @@ def test_a_comparison_and_a_config_take_names(tmp_path: pathlib.Path) -> None:
     listed = compared(("heterogeneous_training", {"rate_factor": (0.5, 0.0, 0.5)}))
     np.testing.assert_array_equal(named.metrics["test_loss"], listed.metrics["test_loss"])
     # What is read before the plan is made, too.
-    required = [
-        fljax.compare(
-            {"x": ("incfl", {"threshold": given})}, federation, TASK, LOCAL, rounds=1, seeds=1, progress=False
+    for algorithm, option, metric in (("incfl", "threshold", "required_loss"), ("iafl", "contribution", "test_loss")):
+        by_name, by_id = (
+            fljax.compare({"x": (algorithm, {option: given})}, federation, TASK, LOCAL, rounds=1, progress=False)
+            for given in ({"ben": 0.5, "default": 1.0}, (1.0, 0.5, 1.0))
         )
-        for given in ({"ben": 0.5, "default": 1.0}, (1.0, 0.5, 1.0))
-    ]
-    np.testing.assert_array_equal(*(result.metrics["required_loss"] for result in required))
-    paid = [
-        fljax.compare(
-            {"x": ("iafl", {"contribution": given})}, federation, TASK, LOCAL, rounds=1, seeds=1, progress=False
-        )
-        for given in ({"ben": 0.5, "default": 1.0}, (1.0, 0.5, 1.0))
-    ]
-    np.testing.assert_array_equal(*(result.metrics["test_loss"] for result in paid))
+        np.testing.assert_array_equal(by_name.metrics[metric], by_id.metrics[metric])
     config: dict[str, Any] = {
         "name": "by_name",
         "rounds": 2,

@@ -59,8 +59,7 @@ def table(path: str | Path, *, label: str | Sequence[str], **options: Unpack[Tab
     In a CSV file, labels, clients and parts are text. They become numbers if every text is a whole number as it is
     usually written: 7 and 10, but neither 007 nor 1e5. A label with decimals is a number, too. Only an empty cell is a
     missing value: "NA" and "None" are text. In columns of features these and "?" are missing values. Blanks at the ends
-    of a text are left out. The first column may have no
-    name, as row numbers; it is left out, too.
+    of a text are left out. The first column may have no name, as row numbers; it is left out, too.
     """
     place, given = existing_file(path), TableOptions(label, **options)
     with naming(place.name):
