@@ -17,6 +17,7 @@ from fljax.scenarios.median_clipped import median_clipped as median_clipped
 from fljax.scenarios.misreporting import misreporting as misreporting
 from fljax.scenarios.opting_out import opting_out as opting_out
 from fljax.scenarios.registry import REGISTRY as REGISTRY
+from fljax.scenarios.robust import robust as robust
 from fljax.scenarios.sampling import client_sampling as client_sampling
 from fljax.scenarios.strategic import ByReport as ByReport
 from fljax.scenarios.strategic import Deviation as Deviation

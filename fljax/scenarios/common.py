@@ -45,7 +45,8 @@ from fljax.protocol.messages import Report
 
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
-BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC, ADAPTIVE_EFFORT, CLIENT_SAMPLING = range(1001, 1009)
+BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC = range(1001, 1007)
+ADAPTIVE_EFFORT, CLIENT_SAMPLING, ROBUST = range(1007, 1010)
 NESTED = 1000
 
 

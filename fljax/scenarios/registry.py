@@ -16,6 +16,7 @@ from fljax.scenarios.heterogeneous_training import ENTRY as heterogeneous_traini
 from fljax.scenarios.median_clipped import ENTRY as median_clipped
 from fljax.scenarios.misreporting import ENTRY as misreporting
 from fljax.scenarios.opting_out import ENTRY as opting_out
+from fljax.scenarios.robust import ENTRY as robust
 from fljax.scenarios.sampling import ENTRY as client_sampling
 from fljax.scenarios.strategic import ENTRY as strategic
 
@@ -36,4 +37,5 @@ REGISTRY: dict[str, Entry] = {
     "adaptive_effort": adaptive_effort,
     "client_sampling": client_sampling,
     "heterogeneous_training": heterogeneous_training,
+    "robust": robust,
 }
