@@ -291,7 +291,7 @@ def _check_enough(byzantine: Any, clients: int, bucket: int, needed: list[tuple[
 
     def lacks(clients: int) -> bool:
         f = int(number_of(byzantine, clients))
-        return any(-(-clients // bucket) < many * f + more for many, more in needed)
+        return f > 0 and any(-(-clients // bucket) < many * f + more for many, more in needed)
 
     if lacks(clients):
         least = next((count for count in range(clients, 100_000) if not lacks(count)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -10,15 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import aggregators
-from fljax.algorithms import REGISTRY, fedavg, fedem, ifca, incfl, scaffold
-from fljax.core import trees
+from fljax.algorithms import REGISTRY, fedavg, fedem, ifca, scaffold
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol.sums import Streamed
-from fljax.scenarios import availability, byzantine, clipped, median_clipped, robust
+from fljax.scenarios import availability, byzantine, median_clipped, robust
 from fljax.training import Local
 from tests.laws.cases import ALGORITHMS
-from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent
+from tests.scenarios.tools import LOCAL, TASK, run, sent
 from tests.toys.statistics import watched_regression
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
@@ -127,7 +126,7 @@ def test_the_centre_is_the_last_rounds(iterations: int, federation: Any) -> None
     algorithm, bound = robust(uniform(), rule="centred_clipping", bound=0.3, iterations=iterations), 0.3
     states, _ = run(algorithm, federation, 2)
     centre = np.zeros(15)
-    for before, after in zip(states, states[1:], strict=False):
+    for before, after in itertools.pairwise(states):
         _, up = _sent_by(uniform(), federation, before)
         rows = flat(up.update, 1)
         for _ in range(iterations):
@@ -191,7 +190,7 @@ def test_statistics_take_the_coordinate_median(rule: str, federation: Any) -> No
     task = watched_regression()
     inner = fedavg(task, LOCAL, clients_per_round=None)
     _, up = sent(inner, federation)
-    before, (after,), _ = servers(robust(inner, rule=rule), federation)
+    _before, (after,), _ = servers(robust(inner, rule=rule), federation)
     after = getattr(after, "inner", after).model
     middle = np.median(np.asarray(up.update.mean), axis=0)
     np.testing.assert_allclose(after.mean, middle, rtol=1e-5, atol=1e-6)
