@@ -179,8 +179,11 @@ def test_it_does_not_matter_where_an_attack_at_the_client_stands(options: Any, f
     trace = np.array([[1, 1, 1, 1, 0]])
     inside, outside = (
         servers(availability(each, trace=trace), federation, 2)[1][-1]
-        for each in (robust(byzantine(uniform(), **attack), **options), byzantine(robust(uniform(), **options), **attack))
-    )  # fmt: skip
+        for each in (
+            robust(byzantine(uniform(), **attack), **options),
+            byzantine(robust(uniform(), **options), **attack),
+        )
+    )
     for one, other in zip(jax.tree.leaves(inside), jax.tree.leaves(outside), strict=True):
         np.testing.assert_array_equal(one, other)
 
