@@ -34,6 +34,7 @@ from fljax.protocol import (
     Info,
     LocalData,
     PerClient,
+    Probe,
     Seat,
     Subset,
     Task,
@@ -46,6 +47,7 @@ from fljax.protocol.messages import Report
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
 BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC, ADAPTIVE_EFFORT, CLIENT_SAMPLING = range(1001, 1009)
+BACKDOOR = 1010
 NESTED = 1000
 
 
@@ -78,10 +80,10 @@ class Entry(NamedTuple):
 
 
 def applied_scenarios(
-    inner: Algorithm, name: str, rounds: int | None = None, tunes: bool = False
+    inner: Algorithm, name: str, rounds: int | None = None, tunes: bool = False, probe: Probe | None = None
 ) -> tuple[Applied, ...]:
     """``Algorithm.scenarios`` after one more scenario is wrapped around ``inner``."""
-    return (*inner.scenarios, Applied(name, rounds, tunes))
+    return (*inner.scenarios, Applied(name, rounds, tunes, probe))
 
 
 def key_number(inner: Algorithm, name: str, number: int) -> int:
@@ -276,8 +278,8 @@ def with_behaviour(
     rounds: Sequence[int] | None = None,  # (first, end): they misbehave from ``first`` to before ``end``
 ) -> Algorithm:
     """``inner`` with changed messages from the misbehaving clients, of as many bytes."""
-    behaving = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
-    algorithm, ever = behaving.algorithm, behaving.ever
+    behaving = with_known(inner, behaviour)
+    algorithm = behaving.algorithm
     if rounds is not None and (len(rounds) != 2 or not all(map(_is_id, rounds)) or rounds[0] >= rounds[1]):
         raise ValueError(
             f"expected rounds of {name} to be the first round and the one after the last, got {list(rounds)}"
@@ -296,14 +298,10 @@ def with_behaviour(
         up, new = algorithm.train(key, seat, down, client, data)
         return sent(key, behaves(client, seat), up), new
 
-    def counts(server: PyTree, seat: Seat) -> Bool[Array, ""]:
-        honest = ~ever(server, seat)
-        return honest if algorithm.counts is None else honest & algorithm.counts(server, seat)
-
     return algorithm._replace(
         poll=None if algorithm.poll is None else algorithm.poll._replace(ask=ask),
         train=train,
-        counts=algorithm.counts if counted else counts,
+        counts=algorithm.counts if counted else behaving.counts,
         scenarios=applied_scenarios(inner, name),
     )
 
@@ -314,6 +312,16 @@ class Known(NamedTuple):
     algorithm: Algorithm
     behaves: Callable[[PyTree, Seat], Bool[Array, ""]]  # (client, seat), in this round
     ever: Callable[[PyTree, Seat], Bool[Array, ""]]  # (server, seat), in some round
+
+    def counts(self, server: PyTree, seat: Seat) -> Bool[Array, ""]:
+        """``Algorithm.counts`` without clients that misbehave in at least one round."""
+        honest, counts = ~self.ever(server, seat), self.algorithm.counts
+        return honest if counts is None else honest & counts(server, seat)
+
+
+def with_known(inner: Algorithm, behaviour: Given | Drawn) -> Known:
+    """``inner`` with its misbehaving clients, given or drawn."""
+    return with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
 
 
 def with_given(inner: Algorithm, behaviour: Given) -> Known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fljax.scenarios.absence import AVAILABILITY_ENTRY, DROPOUT_ENTRY
 from fljax.scenarios.adaptive_effort import ENTRY as adaptive_effort
 from fljax.scenarios.appeal_based import ENTRY as appeal_based
+from fljax.scenarios.backdoor import ENTRY as backdoor
 from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
 from fljax.scenarios.common import Entry
@@ -36,4 +37,5 @@ REGISTRY: dict[str, Entry] = {
     "adaptive_effort": adaptive_effort,
     "client_sampling": client_sampling,
     "heterogeneous_training": heterogeneous_training,
+    "backdoor": backdoor,
 }
