@@ -5,6 +5,7 @@ from fljax.scenarios.absence import availability as availability
 from fljax.scenarios.absence import dropout as dropout
 from fljax.scenarios.adaptive_effort import adaptive_effort as adaptive_effort
 from fljax.scenarios.appeal_based import appeal_based as appeal_based
+from fljax.scenarios.backdoor import backdoor as backdoor
 from fljax.scenarios.byzantine import byzantine as byzantine
 from fljax.scenarios.clipped import clipped as clipped
 from fljax.scenarios.colluding import colluding as colluding

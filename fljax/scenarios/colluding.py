@@ -26,7 +26,7 @@ def colluding(
     | Callable[..., Any] = "a_little_is_enough",
     fraction: Share = 0.2,
     who: Shaped[AnyArray, "*rounds N"] | None = None,
-    scale: NonNegative = 1.0,
+    scale: NonNegative | None = None,
     deviations: Number | None = None,
     direction: Literal["deviation", "unit", "sign"] = "deviation",
 ) -> Algorithm:
@@ -43,7 +43,7 @@ def colluding(
       fraction: share of attackers, drawn from the seed once; their number is rounded.
       who: the attackers by client id ``[N]``, or by round and client id ``[rounds, N]``, where round t uses row
         ``t % rounds``. If given, ``fraction`` is ignored.
-      scale: of "sign_flip" and "inner_product_manipulation".
+      scale: of "sign_flip" (None: 1) and "inner_product_manipulation" (None: 0.5).
       deviations: of "a_little_is_enough", which needs it where clients are few.
       direction: of "min_max" and "min_sum".
 
@@ -58,7 +58,7 @@ def colluding(
     drawn = common.Drawn(fraction, common.key_number(inner, "colluding", common.COLLUDING))
     known = common.with_known(inner, drawn if who is None else common.given(who))
     streamed = as_streamed(known.algorithm.aggregate)
-    options = {"scale": scale, "deviations": deviations, "direction": direction}
+    options = {"scale": 0.5 if scale is None else scale, "deviations": deviations, "direction": direction}
 
     def aggregate(server: PyTree, up: PyTree, round: Round) -> tuple[PyTree, Info]:
         def attacks(id: Array, slot: Array) -> Array:
@@ -82,15 +82,15 @@ def colluding(
         def changed(update: PyTree) -> PyTree:
             trained = roles.zero_statistics(inner.task, update)
             if attack == "sign_flip":
-                sent = trees.scale(trained, -scale)
+                sent = trees.scale(trained, -1.0 if scale is None else -scale)
             else:
                 sent = jax.tree.map(lambda leaf: leaf[None], one(trained))
             return roles.replace_statistics(inner.task, trees.where_rows(attackers, sent, update), update)
 
         return streamed(server, changed_update(up, changed), round)
 
-    counts, scenarios = common.honest_counts(known), common.applied_scenarios(inner, "colluding")
-    return known.algorithm._replace(aggregate=aggregate, counts=counts, scenarios=scenarios)
+    scenarios = common.applied_scenarios(inner, "colluding")
+    return known.algorithm._replace(aggregate=aggregate, counts=known.counts, scenarios=scenarios)
 
 
 ENTRY = common.Entry(

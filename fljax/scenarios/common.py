@@ -34,6 +34,7 @@ from fljax.protocol import (
     Info,
     LocalData,
     PerClient,
+    Probe,
     Seat,
     Subset,
     Task,
@@ -46,9 +47,8 @@ from fljax.protocol.messages import Report
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
 BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC = range(1001, 1007)
-ADAPTIVE_EFFORT, CLIENT_SAMPLING, ROBUST = range(1007, 1010)
+ADAPTIVE_EFFORT, CLIENT_SAMPLING, ROBUST, COLLUDING, BACKDOOR = range(1007, 1012)
 NESTED = 1000
-COLLUDING = 1009
 
 
 class WithReport(NamedTuple):
@@ -80,10 +80,10 @@ class Entry(NamedTuple):
 
 
 def applied_scenarios(
-    inner: Algorithm, name: str, rounds: int | None = None, tunes: bool = False
+    inner: Algorithm, name: str, rounds: int | None = None, tunes: bool = False, probe: Probe | None = None
 ) -> tuple[Applied, ...]:
     """``Algorithm.scenarios`` after one more scenario is wrapped around ``inner``."""
-    return (*inner.scenarios, Applied(name, rounds, tunes))
+    return (*inner.scenarios, Applied(name, rounds, tunes, probe))
 
 
 def key_number(inner: Algorithm, name: str, number: int) -> int:
@@ -301,7 +301,7 @@ def with_behaviour(
     return algorithm._replace(
         poll=None if algorithm.poll is None else algorithm.poll._replace(ask=ask),
         train=train,
-        counts=algorithm.counts if counted else honest_counts(behaving),
+        counts=algorithm.counts if counted else behaving.counts,
         scenarios=applied_scenarios(inner, name),
     )
 
@@ -313,20 +313,15 @@ class Known(NamedTuple):
     behaves: Callable[[PyTree, Seat], Bool[Array, ""]]  # (client or its view of the Server, seat), in this round
     ever: Callable[[PyTree, Seat], Bool[Array, ""]]  # (server, seat), in some round
 
+    def counts(self, server: PyTree, seat: Seat) -> Bool[Array, ""]:
+        """``Algorithm.counts`` without clients that misbehave in at least one round."""
+        honest, counts = ~self.ever(server, seat), self.algorithm.counts
+        return honest if counts is None else honest & counts(server, seat)
+
 
 def with_known(inner: Algorithm, behaviour: Given | Drawn) -> Known:
     """``inner`` with its misbehaving clients, given or drawn."""
     return with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
-
-
-def honest_counts(known: Known) -> Callable[[PyTree, Seat], Bool[Array, ""]]:
-    """``Algorithm.counts`` that leaves out clients that misbehave in at least one round."""
-
-    def counts(server: PyTree, seat: Seat) -> Bool[Array, ""]:
-        honest, algorithm = ~known.ever(server, seat), known.algorithm
-        return honest if algorithm.counts is None else honest & algorithm.counts(server, seat)
-
-    return counts
 
 
 def with_given(inner: Algorithm, behaviour: Given) -> Known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fljax.scenarios.absence import AVAILABILITY_ENTRY, DROPOUT_ENTRY
 from fljax.scenarios.adaptive_effort import ENTRY as adaptive_effort
 from fljax.scenarios.appeal_based import ENTRY as appeal_based
+from fljax.scenarios.backdoor import ENTRY as backdoor
 from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
 from fljax.scenarios.colluding import ENTRY as colluding
@@ -40,4 +41,5 @@ REGISTRY: dict[str, Entry] = {
     "heterogeneous_training": heterogeneous_training,
     "robust": robust,
     "colluding": colluding,
+    "backdoor": backdoor,
 }

@@ -25,6 +25,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "adaptive_effort": {"cost": 0.1},
     "appeal_based": {"threshold": 1e9},
     "availability": {"trace": np.ones((1, POPULATION))},
+    "backdoor": {"target": 0, "fraction": 0.4},
     "byzantine": {"fraction": 0.4},
     "client_sampling": {"by": "size"},
     "clipped": {"norm": 1.0, "noise": 0.1},
