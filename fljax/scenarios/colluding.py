@@ -6,16 +6,15 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
-from jaxtyping import Array, PyTree, Shaped
+from jaxtyping import PyTree, Shaped
 
 from fljax import aggregators
 from fljax.core import trees, users
 from fljax.core.values import NonNegative, Number, Share, arguments_for, checked
-from fljax.protocol import Algorithm, AnyArray, Info, Round, Seat, roles
-from fljax.protocol.algorithm import seen_from
+from fljax.protocol import Algorithm, AnyArray, Info, Round, roles
 from fljax.protocol.messages import changed_update
 from fljax.protocol.sums import as_streamed
-from fljax.scenarios import common
+from fljax.scenarios.common import COLLUDING, Drawn, Entry, given, key_number, of_round, with_behaviour
 
 
 @checked
@@ -32,14 +31,14 @@ def colluding(
 ) -> Algorithm:
     """Attackers know the ``update`` of each honest client of the round, and all send one that is made of these.
 
-    Reports, other fields and statistics (running averages of BatchNorm) stay honest. A defence goes inside, so that it
+    Reports, other fields and statistics (running averages of BatchNorm) stay honest. A defence goes inside, where it
     meets the attack: ``colluding(median_clipped(inner))``.
 
     Args:
       inner: any algorithm; the scenario has no effect on an algorithm that sends no ``update``.
       attack: a function of ``fljax.aggregators``; "sign_flip": ``-scale`` times the attacker's own update; or your
-        function ``(updates, honest, attackers, id)`` of leaves ``[S, ...]``, masks and client ids ``[S]``, that returns
-        the leaves ``[...]`` which all attackers send. Rows that are neither honest nor attackers are absent.
+        function ``(updates, honest, attackers, id)`` of leaves ``[S, ...]``, masks and client ids ``[S]``. It returns
+        the leaves ``[...]`` that all attackers send. Rows that are neither honest nor attackers are absent.
       fraction: share of attackers, drawn from the seed once; their number is rounded.
       who: the attackers by client id ``[N]``, or by round and client id ``[rounds, N]``, where round t uses row
         ``t % rounds``. If given, ``fraction`` is ignored.
@@ -52,48 +51,51 @@ def colluding(
       once, also where the wrapped algorithm adds them up one by one.
 
     Raises:
-      ValueError: if an option is not valid, ``who`` is for another number of clients, or your attack returns anything
-        but one update.
+      ValueError: if an option is not valid, or your attack returns anything but one update.
     """
-    drawn = common.Drawn(fraction, common.key_number(inner, "colluding", common.COLLUDING))
-    known = common.with_known(inner, drawn if who is None else common.given(who))
-    streamed = as_streamed(known.algorithm.aggregate)
-    options = {"scale": 0.5 if scale is None else scale, "deviations": deviations, "direction": direction}
+    number = key_number(inner, "colluding", COLLUDING)
+    known = None if who is None else given(who)
+    behaviour = known or Drawn(fraction, number)  # for metrics; clients send what they sent
+    algorithm = with_behaviour(inner, "colluding", behaviour, sent=lambda key, attacks, up: up, counted=False)
+    streamed = as_streamed(algorithm.aggregate)
 
     def aggregate(server: PyTree, up: PyTree, round: Round) -> tuple[PyTree, Info]:
-        def attacks(id: Array, slot: Array) -> Array:
-            seat = Seat(round.number, id, slot)
-            return known.behaves(seen_from(server, seat), seat)
-
-        id, slot, present = round.cohort
-        attackers = present & jax.vmap(attacks)(id, slot)
-        honest = present & ~attackers
+        (id, _, present), now = round.cohort, round.number
+        bad = server.behaviour.values[id] if known is None else jax.vmap(lambda k, f=known.row: of_round(f(k), now))(id)
+        honest, attackers = present & ~bad, present & bad
+        options = {
+            "attackers": attackers,
+            "id": id,
+            "scale": 0.5 if scale is None else scale,
+            "deviations": deviations,
+            "direction": direction,
+        }
 
         def one(updates: PyTree) -> PyTree:
-            if callable(attack):
-                form, row = "(updates, honest, attackers, id)", jax.tree.map(lambda leaf: leaf[0], updates)
-                found = users.call("the attack", form, attack, updates, honest, attackers, id)
-                if trees.difference(row, found, exact=False):
-                    raise users.refused("the attack", attack, "one update, a tree like a row of updates", found)
-                return trees.like(found, row)
-            function = getattr(aggregators, attack)
-            return function(updates, honest, **arguments_for(function, {"attackers": attackers, "id": id, **options}))
+            if not callable(attack):
+                function = getattr(aggregators, attack)
+                return function(updates, honest, **arguments_for(function, options))
+            row = jax.tree.map(lambda leaf: leaf[0], updates)
+            found = users.call("the attack", "(updates, honest, attackers, id)", attack, updates, honest, attackers, id)
+            if trees.difference(row, found, exact=False):
+                raise users.refused("the attack", attack, "one update, a tree like a row of updates", found)
+            return trees.like(found, row)
 
         def changed(update: PyTree) -> PyTree:
             trained = roles.zero_statistics(inner.task, update)
-            if attack == "sign_flip":
-                sent = trees.scale(trained, -1.0 if scale is None else -scale)
-            else:
-                sent = jax.tree.map(lambda leaf: leaf[None], one(trained))
-            return roles.replace_statistics(inner.task, trees.where_rows(attackers, sent, update), update)
+            new = (
+                trees.scale(trained, -1.0 if scale is None else -scale)
+                if attack == "sign_flip"
+                else jax.tree.map(lambda x: x[None], one(trained))
+            )
+            return roles.replace_statistics(inner.task, trees.where_rows(attackers, new, update), update)
 
         return streamed(server, changed_update(up, changed), round)
 
-    scenarios = common.applied_scenarios(inner, "colluding")
-    return known.algorithm._replace(aggregate=aggregate, counts=known.counts, scenarios=scenarios)
+    return algorithm._replace(aggregate=aggregate)
 
 
-ENTRY = common.Entry(
+ENTRY = Entry(
     colluding,
     "attackers know the honest updates, and all send the same harmful one",
     {"attack": "min_max", "fraction": 0.4},

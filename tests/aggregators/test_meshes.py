@@ -96,6 +96,7 @@ def of_clients(x):
         "mw": ag.mw_weights(by_client, x["present"]),
         "shares": ag.cgsv_shares(by_client),
         "cgsv": ag.cgsv_rewards(total, by_client),
+        "attack": ag.min_max(x["updates"], x["present"]),
         "rates": ag.iafl_rates(by_client),
         "rank": ag.rank_rewards(full, by_client, present=x["present"]),
         "bids": ag.bid_preferences(by_both, x["tokens"], key=key),

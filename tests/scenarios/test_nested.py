@@ -29,6 +29,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "byzantine": {"fraction": 0.4},
     "client_sampling": {"by": "size"},
     "clipped": {"norm": 1.0, "noise": 0.1},
+    "colluding": {"attack": "mimic"},
     "drift": {"at": 0},
     "dropout": {"rate": 0.0},
     "effort": {"share": 0.5},
