@@ -118,7 +118,7 @@ def backdoor(
 ENTRY = common.Entry(
     backdoor,
     "some clients train on rows with a trigger and a label of their choice, and scale their updates",
-    {"target": 0, "share": 0.5, "scale": 2.0, "size": 1, "value": 2.0, "fraction": 0.4},
+    {"target": 0, "share": 0.5, "scale": 1.5, "size": 1, "value": 2.0, "fraction": 0.2},
     ("bagdasaryan2020backdoor",),
     ("scale", "value"),
     ("share", "fraction"),
