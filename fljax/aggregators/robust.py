@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def assumed_byzantine(byzantine: Number, present: Bool[Array, " S"], most: int | Array | None = None) -> Int[Array, ""]:
     """f, the number of Byzantine rows that a rule reckons with, at most ``most``, for ``trimmed_mean`` (n - 1) // 2."""
-    found = jnp.asarray(_number(byzantine, jnp.sum(present)), jnp.int32)
+    found = jnp.asarray(number_of(byzantine, jnp.sum(present)), jnp.int32)
     return found if most is None else jnp.minimum(found, most)
 
 
@@ -280,7 +280,7 @@ def _product(pairs: list[tuple[Array, Array]]) -> Array:
     return jnp.sum(jnp.stack([jnp.matmul(*pair, precision=jax.lax.Precision.HIGHEST) for pair in pairs]), axis=0)
 
 
-def _number(byzantine: Any, count: int | Array) -> Any:
+def number_of(byzantine: Any, count: int | Array) -> Any:
     """f of ``count`` rows. A share of 0.29 of 100 is 29, not 28.999999999999996."""
     whole, found = jnp.issubdtype(jnp.result_type(byzantine), jnp.integer), known(byzantine)
     if found is not None and not 0 <= found < (math.inf if whole else 1):
@@ -291,7 +291,7 @@ def _number(byzantine: Any, count: int | Array) -> Any:
 def _reckoned(byzantine: Number, present: Mask, counted: Array, times: int, more: int) -> Int[Array, ""]:
     """f; an error if it is known that there are fewer rows than ``times f + more``."""
     if present is None and known(byzantine) is not None:
-        found = int(_number(known(byzantine), counted.size))
+        found = int(number_of(known(byzantine), counted.size))
         if counted.size < times * found + more:
             words = f"at least {times} f + {more} = {times * found + more} updates for f = {found} Byzantine ones"
             raise ValueError(f"expected {words}, got {counted.size}")
