@@ -9,12 +9,12 @@ import jax
 from jaxtyping import PyTree, Shaped
 
 from fljax import aggregators
-from fljax.core import trees, users
+from fljax.core import trees
 from fljax.core.values import NonNegative, Number, Share, arguments_for, checked
 from fljax.protocol import Algorithm, AnyArray, Info, Round, roles
 from fljax.protocol.messages import changed_update
 from fljax.protocol.sums import as_streamed
-from fljax.scenarios.common import COLLUDING, Drawn, Entry, given, key_number, of_round, with_behaviour
+from fljax.scenarios.common import COLLUDING, Drawn, Entry, given, key_number, of_round, one_update, with_behaviour
 
 
 @checked
@@ -63,23 +63,14 @@ def colluding(
         (id, _, present), now = round.cohort, round.number
         bad = server.behaviour.values[id] if known is None else jax.vmap(lambda k, f=known.row: of_round(f(k), now))(id)
         honest, attackers = present & ~bad, present & bad
-        options = {
-            "attackers": attackers,
-            "id": id,
-            "scale": 0.5 if scale is None else scale,
-            "deviations": deviations,
-            "direction": direction,
-        }
+        options = {"attackers": attackers, "id": id, "deviations": deviations, "direction": direction}
+        options |= {} if scale is None else {"scale": scale}
 
         def one(updates: PyTree) -> PyTree:
             if not callable(attack):
                 function = getattr(aggregators, attack)
                 return function(updates, honest, **arguments_for(function, options))
-            row = jax.tree.map(lambda leaf: leaf[0], updates)
-            found = users.call("the attack", "(updates, honest, attackers, id)", attack, updates, honest, attackers, id)
-            if trees.difference(row, found, exact=False):
-                raise users.refused("the attack", attack, "one update, a tree like a row of updates", found)
-            return trees.like(found, row)
+            return one_update("the attack", "(updates, honest, attackers, id)", attack, updates, honest, attackers, id)
 
         def changed(update: PyTree) -> PyTree:
             trained = roles.zero_statistics(inner.task, update)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
 
 from fljax import training
-from fljax.core import trees
+from fljax.core import trees, users
 from fljax.core.values import check_flags
 from fljax.protocol import (
     Algorithm,
@@ -117,6 +117,14 @@ def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Float[Array
         for i, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, noisy)
+
+
+def one_update(kind: str, form: str, function: Callable[..., PyTree], updates: PyTree, *others: Any) -> PyTree:
+    """The one update that a user's function makes of stacked ``updates``, in their dtypes."""
+    row, found = trees.take(updates, 0), users.call(kind, form, function, updates, *others)
+    if trees.difference(row, found, exact=False):
+        raise users.refused(kind, function, "one update, a tree like a row of updates", found)
+    return trees.like(found, row)
 
 
 def root_mean_square(task: Task, update: PyTree) -> Float[Array, ""]:

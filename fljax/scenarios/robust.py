@@ -16,26 +16,16 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators
 from fljax.aggregators.robust import assumed_byzantine, number_of
-from fljax.core import trees, users
+from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Positive, checked
 from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.algorithm import seen_from
 from fljax.protocol.messages import changed_update, is_not_finite
 from fljax.protocol.sums import Part, Streamed, Total, divided
-from fljax.scenarios.common import ROBUST, Entry, applied_scenarios, key_number, with_server
+from fljax.scenarios.common import ROBUST, Entry, applied_scenarios, key_number, one_update, with_server
 
-Rule = Literal[
-    "mean",
-    "coordinate_median",
-    "trimmed_mean",
-    "krum",
-    "multi_krum",
-    "bulyan",
-    "geometric_median",
-    "clipped_mean",
-    "centred_clipping",
-    "fltrust",
-]
+Counting = Literal["trimmed_mean", "krum", "multi_krum", "bulyan"]
+Middle = Literal["mean", "coordinate_median", "geometric_median", "clipped_mean", "centred_clipping", "fltrust"]
 # (a, b): with f Byzantine clients it needs a f + b updates.
 _NEEDED = {"trimmed_mean": (2, 1), "krum": (2, 3), "multi_krum": (2, 3), "bulyan": (4, 3), "mixing": (2, 1)}
 
@@ -59,7 +49,7 @@ class Row(NamedTuple):
 def robust(
     inner: Algorithm,
     *,
-    rule: Rule | Callable[[PyTree, Array], PyTree] = "trimmed_mean",
+    rule: Counting | Middle | Callable[[PyTree, Array], PyTree] = "trimmed_mean",
     byzantine: NonNegative = 0.2,
     before: Literal["bucketing", "mixing"] | None = None,
     bucket_size: Count = 2,
@@ -99,6 +89,8 @@ def robust(
     if not isinstance(inner.aggregate, Streamed):
         around = f" in {inner.scenarios[-1].name}" if inner.scenarios else ""
         raise ValueError(f"expected an algorithm that adds up updates for robust, got one{around} that reads each")
+    if rule == "centred_clipping" and inner.aggregate.stacked:
+        raise ValueError("expected an algorithm of one model for centred_clipping in robust, got one of several")
     task, streamed, number = inner.task, inner.aggregate, key_number(inner, "robust", ROBUST)
     centred, weighs = rule == "centred_clipping", rule in ("mean", "clipped_mean")
     in_turn = before is None and (weighs or (centred and iterations in (None, 1)))
@@ -112,19 +104,12 @@ def robust(
         model = trees.widened(task.init(key))
         return Centred(inner.init_server(key, census), trees.zeros_like(model))
 
-    def centre_of(server: PyTree, name: str, trained: PyTree, rows: bool = False) -> PyTree:
-        """The centre of a sum, for the trained leaves of one client, or of ``rows``; None where no rule has one."""
-        if not centred:
+    def centre_of(server: PyTree, name: str, trained: PyTree) -> PyTree:
+        """The centre of a sum, for its trained leaves; None for zeros, and where no rule has one."""
+        if not centred or name != "update":
             return None
-        trained = trees.take(trained, 0) if rows else trained
-        if name != "update":
-            return trees.widened(trees.zeros_like(trained))
-        sent = [leaf is not None for leaf in jax.tree.leaves(trained, is_leaf=lambda leaf: leaf is None)]
-        fits = len(sent) == len(jax.tree.leaves(server.centre))
-        centre = trees.split(server.centre, sent)[0] if fits else server.centre
-        if difference := trees.difference(centre, trained, exact=False):
-            raise ValueError(f"expected updates of one model for centred_clipping in robust: {difference}")
-        return centre
+        pair = (trained, server.centre)
+        return jax.tree.map(lambda leaf, centre: None if leaf is None else centre, *pair, is_leaf=_is_none)
 
     def shorten(update: PyTree, centre: PyTree) -> PyTree:
         """One client's trained leaves as a sum reads them, in float32 or wider."""
@@ -139,9 +124,7 @@ def robust(
         _check_is_update(part.value, up)
         weight = trees.wide(part.weight)
         if centred and weight.ndim:
-            raise ValueError(
-                f"expected updates of one model for centred_clipping in robust, got {len(weight)} clusters"
-            )
+            raise ValueError(f"expected an algorithm of one model for centred_clipping, got {len(weight)} clusters")
         if not in_turn:
             return Part(()), Row(record, weight, part.value)
 
@@ -188,10 +171,7 @@ def robust(
         }
         if isinstance(rule, str):
             return weighted[rule]() if rule in weighted else getattr(aggregators, rule)(sent, f, present=present)
-        found = users.call("the rule of robust", "(updates [S, ...], present [S])", rule, sent, present)
-        if difference := trees.difference(trees.take(sent, 0), found, exact=False):
-            raise ValueError(f"expected the rule of robust to return one update: {difference}")
-        return found
+        return one_update("the rule", "(updates [S, ...], present [S])", rule, sent, present)
 
     def trained_by_server(server: PyTree, round: Round) -> PyTree:
         """The part of the sums of an unseen client that has the server's rows."""
@@ -218,8 +198,7 @@ def robust(
                     statistics = aggregators.coordinate_median(statistics, present=weight != 0)
                 if in_turn or not jax.tree.leaves(trained):
                     return statistics
-                centre = centre_of(server, name, trained, rows=True)
-                beside = _by_role(task, served)[0] if rule == "fltrust" else centre
+                beside = _by_role(task, served)[0] if rule == "fltrust" else centre_of(server, name, trained)
                 one = functools.partial(combine, weight=weight, round=round)
                 of_models = jax.vmap(one, in_axes=(1, 0)) if streamed.stacked else one
                 return trees.merge(of_models(trained, beside), statistics)
@@ -246,6 +225,10 @@ def robust(
         aggregate=streamed._replace(contribute=contribute, finish=finish),
         scenarios=applied_scenarios(inner, "robust"),
     )
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
 
 
 def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
