@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from fljax.protocol.data import AsArray
 class ChangedRows(AsArray):
     """``x`` or ``y`` of examples read by index: ``change`` of a share of the rows, which never changes."""
 
-    rows: Array  # [n, ...], as they are stored
+    rows: Any  # [n, ...], as they are stored: an array, or what is read by index as one
     change: Partial  # of rows [b, ...]
     number: Int[Array, " n"] | None  # of the federation's rows; None: they are the indices
     key: Key[Array, ""]  # rows that draw less than the share are changed, so shares nest
