@@ -55,7 +55,7 @@ def colluding(
     """
     number = key_number(inner, "colluding", COLLUDING)
     known = None if who is None else given(who)
-    behaviour = known or Drawn(fraction, number)  # for metrics; clients send what they sent
+    behaviour = known or Drawn(fraction, number)  # clients send what is their own; the server changes it
     algorithm = with_behaviour(inner, "colluding", behaviour, sent=lambda key, attacks, up: up, counted=False)
     streamed = as_streamed(algorithm.aggregate)
 

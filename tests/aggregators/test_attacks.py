@@ -41,7 +41,7 @@ ATTACKS: dict[str, Any] = {
         updates, honest, ~honest, deviations=deviations
     ),
     "inner_product_manipulation": ag.inner_product_manipulation,
-    "mimic": lambda updates, honest: ag.mimic(updates, honest, np.array([9, 4, 3, 3, 8, 7, 0, 1, 2])[: len(honest)]),
+    "mimic": lambda updates, honest: ag.mimic(updates, honest, jnp.array([9, 4, 3, 3, 8, 7, 0, 1, 2])[: len(honest)]),
     **{name: functools.partial(getattr(ag, name[:7]), direction=name[9:]) for name in PAIRS},
 }
 PROGRAMS = {name: jax.jit(attack) for name, attack in ATTACKS.items()}
@@ -62,7 +62,7 @@ def test_by_hand(name: str) -> None:
     ("clients", "attackers", "zeta"), [(50, 12, 0.336038), (20, 4, 0.157311), (10, 2, 0), (4, 3, 0)]
 )
 def test_deviations_by_the_numbers_of_clients(clients: int, attackers: int, zeta: float) -> None:
-    place, rows = np.arange(clients + 3), np.random.default_rng(0).normal(size=(clients + 3, 2))
+    place, rows = jnp.arange(clients + 3), np.random.default_rng(0).normal(size=(clients + 3, 2))
     honest, bad = (attackers <= place) & (place < clients), place < attackers
     with enable_x64(True):
         found = ag.a_little_is_enough(rows, honest, bad)
