@@ -1,7 +1,7 @@
 """A server that replaces the mean of its clients' updates by a robust rule.
 
-Sources: those of the rules in ``fljax.aggregators``. Deviation: the papers' servers take one mean of one update. Here a
-rule replaces every sum of an algorithm, and the algorithm's step from the mean stays as it is.
+Sources: those of the rules in ``fljax.aggregators``. Deviation: the papers replace one mean of one update, here a rule
+replaces every sum of an algorithm.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators
+from fljax.aggregators.arrays import known
 from fljax.aggregators.robust import assumed_byzantine, number_of
 from fljax.core import trees
-from fljax.core.values import Count, NonNegative, Positive, checked
+from fljax.core.values import Count, NonNegative, Positive, arguments_for, checked
 from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.algorithm import seen_from
 from fljax.protocol.messages import changed_update, is_not_finite
-from fljax.protocol.sums import Part, Streamed, Total, divided
+from fljax.protocol.sums import Part, Streamed, Total, as_streamed, divided
 from fljax.scenarios.common import ROBUST, Entry, applied_scenarios, key_number, one_update, with_server
 
 Counting = Literal["trimmed_mean", "krum", "multi_krum", "bulyan"]
@@ -62,14 +63,14 @@ def robust(
     So a mean becomes the rule, and a sum over the population (the second step of SCAFFOLD and FedDyn) becomes the rule
     times the number of clients. The algorithm's weights a_k say who counts: with a weight for each cluster (IFCA,
     FedSoft) the rule is by cluster. They weigh in "mean", "clipped_mean" and "geometric_median" alone, and not after
-    ``before``. Each model of FedEM and each sum of SCAFFOLD is a vector of its own. Statistics (running averages of
-    BatchNorm) take the coordinate median.
+    ``before``. Each model of FedEM and each sum of SCAFFOLD is a vector. Statistics (BatchNorm) take the coordinate
+    median.
 
     Args:
       inner: an algorithm whose server adds up its clients' updates.
       rule: a rule of ``fljax.aggregators``, or a function ``(updates [S, ...], present [S]) -> update``.
-      byzantine: f, for how many attackers a rule allows: a number, or a share of the clients in each sum, rounded down.
-        Where fewer clients come than the rule needs for f, f is the largest number that it allows.
+      byzantine: f, the attackers a rule allows for: a number, or a share of the clients in each sum, rounded down. Where
+        fewer clients come than the rule needs for f, f is the largest number that it allows.
       before: "bucketing": the rule gets means of random buckets, drawn in each round. "mixing": it gets the mean of the
         n - f updates nearest to each update.
       bucket_size: clients in a bucket.
@@ -91,36 +92,34 @@ def robust(
         raise ValueError(f"expected an algorithm that adds up updates for robust, got one{around} that reads each")
     if rule == "centred_clipping" and inner.aggregate.stacked:
         raise ValueError("expected an algorithm of one model for centred_clipping in robust, got one of several")
-    task, streamed, number = inner.task, inner.aggregate, key_number(inner, "robust", ROBUST)
-    centred, weighs = rule == "centred_clipping", rule in ("mean", "clipped_mean")
+    task, number, centred = inner.task, key_number(inner, "robust", ROBUST), rule == "centred_clipping"
+    weighs, bucket = rule in ("mean", "clipped_mean"), bucket_size if before == "bucketing" else 1
     in_turn = before is None and (weighs or (centred and iterations in (None, 1)))
-    each_model = jax.vmap if streamed.stacked else _unchanged
     needed = [_NEEDED[name] for name in (before, rule) if isinstance(name, str) and name in _NEEDED]
 
-    def own(server: PyTree) -> PyTree:
-        return server.inner if centred else server
-
     def init_server(key: Key[Array, ""], census: Census) -> Centred:
-        model = trees.widened(task.init(key))
-        return Centred(inner.init_server(key, census), trees.zeros_like(model))
+        return Centred(inner.init_server(key, census), trees.zeros_like(trees.widened(task.init(key))))
+
+    algorithm = with_server(inner)._replace(init_server=init_server) if centred else inner
+    streamed = as_streamed(algorithm.aggregate)
 
     def centre_of(server: PyTree, name: str, trained: PyTree) -> PyTree:
         """The centre of a sum, for its trained leaves; None for zeros, and where no rule has one."""
         if not centred or name != "update":
             return None
-        pair = (trained, server.centre)
-        return jax.tree.map(lambda leaf, centre: None if leaf is None else centre, *pair, is_leaf=_is_none)
+        return jax.tree.map(
+            lambda x, centre: None if x is None else centre, trained, server.centre, is_leaf=lambda x: x is None
+        )
 
     def shorten(update: PyTree, centre: PyTree) -> PyTree:
         """One client's trained leaves as a sum reads them, in float32 or wider."""
         wide = trees.widened(update)
         apart = wide if centre is None else trees.subtract(wide, centre)
-        if rule != "mean":
-            apart = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), bound), 0)
-        return apart if centre is None else trees.add(centre, apart)
+        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), bound), 0)
+        return short if centre is None else trees.add(centre, short)
 
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Row]:
-        part, record = streamed.contribute(own(server), seat, up)
+        part, record = streamed.contribute(server, seat, up)
         _check_is_update(part.value, up)
         weight = trees.wide(part.weight)
         if centred and weight.ndim:
@@ -130,20 +129,22 @@ def robust(
 
         def moved(name: str, update: PyTree) -> PyTree:
             trained, statistics = _by_role(task, update)
-            return trees.merge(each_model(shorten)(trained, centre_of(server, name, trained)), statistics)
+            of_models = jax.vmap(shorten) if streamed.stacked else shorten
+            return trees.merge(of_models(trained, centre_of(server, name, trained)), statistics)
 
         statistics = _in_sums(lambda _, update: _by_role(task, update)[1], part.value)
         counts = jnp.where(is_not_finite(part.value), 0, weight if weighs else (weight != 0).astype(weight.dtype))
-        return Part(_in_sums(moved, part.value), counts), Row(record, weight, statistics)
+        value = part.value if rule == "mean" else _in_sums(moved, part.value)
+        return Part(value, counts), Row(record, weight, statistics)
+
+    def allowed(count: Any) -> list[Any]:
+        """For so many clients, the largest f of each of the rules that need some number of updates."""
+        return [(-(-count // bucket) - more) // many for many, more in needed]
 
     def assumed(present: Bool[Array, " S"]) -> Int[Array, ""]:
         """The f of one sum: at most the largest for which the rule has enough updates."""
-        count = jnp.sum(present, dtype=jnp.int32)
-        f = assumed_byzantine(byzantine, present)
-        left = -(-count // bucket_size) if before == "bucketing" else count
-        for many, more in needed:
-            f = jnp.minimum(f, (left - more) // many)
-        return jnp.maximum(f, 0)
+        most = allowed(jnp.sum(present, dtype=jnp.int32))
+        return jnp.maximum(functools.reduce(jnp.minimum, most, assumed_byzantine(byzantine, present)), 0)
 
     def combine(sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
         """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
@@ -154,31 +155,22 @@ def robust(
         elif before == "bucketing":
             key = jax.random.fold_in(round.key, number)
             sent, present = aggregators.bucketing(key, sent, bucket_size, id=round.cohort.id, present=present)
+        if not isinstance(rule, str):
+            return one_update("the rule", "(updates [S, ...], present [S])", rule, sent, present)
         weight = weight if before is None else present.astype(weight.dtype)
-        weighted = {
-            "mean": lambda: aggregators.weighted_mean(sent, weight),
-            "coordinate_median": lambda: aggregators.coordinate_median(sent, present=present),
-            "geometric_median": lambda: aggregators.geometric_median(
-                sent, weight, iterations=iterations or 4, present=present
-            ),
-            "clipped_mean": lambda: aggregators.clipped_mean(sent, bound, weight, present=present),
-            "centred_clipping": lambda: aggregators.centred_clipping(
-                sent, bound, served, iterations=iterations or 1, present=present
-            ),
-            "fltrust": lambda: aggregators.weighted_sum(
-                sent, aggregators.fltrust_weights(sent, served, present=present)
-            ),
-        }
-        if isinstance(rule, str):
-            return weighted[rule]() if rule in weighted else getattr(aggregators, rule)(sent, f, present=present)
-        return one_update("the rule", "(updates [S, ...], present [S])", rule, sent, present)
+        if rule == "fltrust":
+            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
+        function = aggregators.weighted_mean if rule == "mean" else getattr(aggregators, rule)
+        options = {"byzantine": f, "weights": weight, "bound": bound, "centre": served, "present": present}
+        options |= {} if iterations is None else {"iterations": iterations}
+        return function(sent, **arguments_for(function, options))
 
     def trained_by_server(server: PyTree, round: Round) -> PyTree:
         """The part of the sums of an unseen client that has the server's rows."""
         if rows not in round.held:
             raise ValueError(f"expected rows of the server for fltrust, one of {sorted(round.held)}, got {rows!r}")
-        data, nobody = LocalData(*[round.held[rows]] * 3), jnp.full((), -1, jnp.int32)
-        seat = Seat(round.number, nobody, jnp.zeros_like(nobody), known=False)
+        held, nobody = round.held[rows], jnp.full((), -1, jnp.int32)
+        data, seat = LocalData(held, held, held), Seat(round.number, nobody, jnp.zeros_like(nobody), known=False)
         start, key = jax.random.split(jax.random.fold_in(round.key, number))
         client = inner.init_client(start, seat, inner.down(server, seat._replace(first=True)), data)
         up, _ = inner.train(key, seat, inner.down(server, seat), client, data)
@@ -186,12 +178,11 @@ def robust(
 
     def finish(server: PyTree, total: Total, rows: Row, round: Round) -> tuple[PyTree, Info]:
         present = round.cohort.present
-        _check_enough(byzantine, present.shape[0], bucket_size if before == "bucketing" else 1, needed)
+        _check_enough(byzantine, present.size, allowed)
         weight = jnp.where(present.reshape(-1, *[1] * (rows.weight.ndim - 1)), rows.weight, 0)
-        served = trained_by_server(own(server), round) if rule == "fltrust" else rows.value
-        across, names = (_unchanged, ()) if weight.ndim == 1 else (lambda one: jax.vmap(one, in_axes=1), ("cluster",))
+        served = trained_by_server(server, round) if rule == "fltrust" else rows.value
 
-        def of_cluster(weight: Float[Array, " S"]) -> PyTree:
+        def of_cluster(weight: Float[Array, " S"]) -> tuple[PyTree, Int[Array, ""]]:
             def of_sum(name: str, sent: PyTree, served: PyTree) -> PyTree:
                 trained, statistics = _by_role(task, sent)
                 if jax.tree.leaves(statistics):
@@ -203,36 +194,25 @@ def robust(
                 of_models = jax.vmap(one, in_axes=(1, 0)) if streamed.stacked else one
                 return trees.merge(of_models(trained, beside), statistics)
 
-            return _in_sums(of_sum, rows.value, served)
+            return _in_sums(of_sum, rows.value, served), assumed(weight != 0)
 
-        found = across(of_cluster)(weight)
+        found, used = (jax.vmap(of_cluster, in_axes=1) if weight.ndim > 1 else of_cluster)(weight)
         if in_turn:
             mean = divided(total.value, total.weight)
             found = _in_sums(lambda _, mean, middle: trees.merge(middle, mean), mean, found)
         mass = jnp.sum(weight, axis=0)
         value = jax.tree.map(lambda leaf: mass.reshape(mass.shape + (1,) * (leaf.ndim - mass.ndim)) * leaf, found)
-        after, info = streamed.finish(own(server), Total(value, mass), rows.inner, round)
+        after, info = streamed.finish(server, Total(value, mass), rows.inner, round)
         if centred:
-            moved = trees.widened(_by_role(task, found.update if _has_sums(found) else found)[0])
-            after = Centred(after, trees.where(jnp.any(present), trees.merge(moved, server.centre), server.centre))
-        if needed:
-            used = across(lambda weight: assumed(weight != 0))(weight)
-            info = {**info, **along(*names, assumed_byzantine=used)}
-        return after, info
+            step, _ = _by_role(task, found.update if _has_sums(found) else found)
+            moved = trees.merge(trees.widened(step), server.centre)
+            after = after._replace(centre=trees.where(jnp.any(present), moved, server.centre))
+        return after, {**info, **along(*["cluster"] * used.ndim, assumed_byzantine=used)} if needed else info
 
-    algorithm = with_server(inner)._replace(init_server=init_server) if centred else inner
     return algorithm._replace(
         aggregate=streamed._replace(contribute=contribute, finish=finish),
         scenarios=applied_scenarios(inner, "robust"),
     )
-
-
-def _is_none(leaf: Any) -> bool:
-    return leaf is None
-
-
-def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 def _has_sums(value: PyTree) -> bool:
@@ -260,24 +240,22 @@ def _by_role(task: Task, update: PyTree) -> tuple[PyTree, PyTree]:
 def _check_is_update(value: PyTree, up: PyTree) -> None:
     """Raises a ValueError unless what a client adds to the sums is its update."""
     updates: list[PyTree] = []
-    changed_update(up, lambda update: (updates.append(update), update)[1])
+    changed_update(up, updates.append)
     if not (updates and (_has_sums(value) or jax.tree.structure(value) == jax.tree.structure(updates[0]))):
         raise ValueError(
             f"expected an algorithm that adds up the field update of its messages for robust, got {type(up).__name__}"
         )
 
 
-def _check_enough(byzantine: Any, clients: int, bucket: int, needed: list[tuple[int, int]]) -> None:
+def _check_enough(byzantine: Any, clients: int, allowed: Callable[[int], list[int]]) -> None:
     """Raises a ValueError if the rule needs more updates than a cohort of so many clients has."""
-    if isinstance(byzantine, jax.core.Tracer):
-        return
 
-    def lacks(clients: int) -> bool:
-        f = int(number_of(byzantine, clients))
-        return f > 0 and any(-(-clients // bucket) < many * f + more for many, more in needed)
+    def enough(count: int) -> bool:
+        f = int(number_of(byzantine, count))
+        return all(f <= max(most, 0) for most in allowed(count))
 
-    if lacks(clients):
-        least = next((count for count in range(clients, 100_000) if not lacks(count)), None)
+    if known(byzantine) is not None and not enough(clients):
+        least = next(filter(enough, range(clients, 100_000)), None)
         wanted = "a smaller byzantine" if least is None else f"at least {least} clients in a round"
         raise ValueError(f"expected {wanted} for robust with byzantine = {byzantine}, got {clients}")
 
