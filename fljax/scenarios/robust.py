@@ -69,8 +69,8 @@ def robust(
     Args:
       inner: an algorithm whose server adds up its clients' updates.
       rule: a rule of ``fljax.aggregators``, or a function ``(updates [S, ...], present [S]) -> update``.
-      byzantine: f, the attackers a rule allows for: a number, or a share of the clients in each sum, rounded down. Where
-        fewer clients come than the rule needs for f, f is the largest number that it allows.
+      byzantine: f, how many attackers a rule allows for: a number, or a share of the clients in each sum, rounded down.
+        Where fewer clients come than the rule needs, f is the largest number that it allows.
       before: "bucketing": the rule gets means of random buckets, drawn in each round. "mixing": it gets the mean of the
         n - f updates nearest to each update.
       bucket_size: clients in a bucket.
@@ -90,8 +90,6 @@ def robust(
     if not isinstance(inner.aggregate, Streamed):
         around = f" in {inner.scenarios[-1].name}" if inner.scenarios else ""
         raise ValueError(f"expected an algorithm that adds up updates for robust, got one{around} that reads each")
-    if rule == "centred_clipping" and inner.aggregate.stacked:
-        raise ValueError("expected an algorithm of one model for centred_clipping in robust, got one of several")
     task, number, centred = inner.task, key_number(inner, "robust", ROBUST), rule == "centred_clipping"
     weighs, bucket = rule in ("mean", "clipped_mean"), bucket_size if before == "bucketing" else 1
     in_turn = before is None and (weighs or (centred and iterations in (None, 1)))
@@ -122,8 +120,8 @@ def robust(
         part, record = streamed.contribute(server, seat, up)
         _check_is_update(part.value, up)
         weight = trees.wide(part.weight)
-        if centred and weight.ndim:
-            raise ValueError(f"expected an algorithm of one model for centred_clipping, got {len(weight)} clusters")
+        if centred and (weight.ndim or streamed.stacked):
+            raise ValueError("expected an algorithm of one model for centred_clipping in robust, got one of several")
         if not in_turn:
             return Part(()), Row(record, weight, part.value)
 
