@@ -84,8 +84,8 @@ def robust(
       next round's centre; further sums have the centre 0. Info: ``assumed_byzantine`` [cluster], the f that was used.
 
     Raises:
-      ValueError: if the server does not add up updates, a cohort has fewer rows than the rule needs, the server has no
-        ``rows``, or "centred_clipping" meets several models.
+      ValueError: if the server adds up no updates or has no ``rows``, a cohort has too few clients for the rule, or
+        "centred_clipping" meets several models.
     """
     if not isinstance(inner.aggregate, Streamed):
         around = f" in {inner.scenarios[-1].name}" if inner.scenarios else ""
@@ -105,9 +105,7 @@ def robust(
         """The centre of a sum, for its trained leaves; None for zeros, and where no rule has one."""
         if not centred or name != "update":
             return None
-        return jax.tree.map(
-            lambda x, centre: None if x is None else centre, trained, server.centre, is_leaf=lambda x: x is None
-        )
+        return jax.tree.map(lambda x, c: None if x is None else c, trained, server.centre, is_leaf=lambda x: x is None)
 
     def shorten(update: PyTree, centre: PyTree) -> PyTree:
         """One client's trained leaves as a sum reads them, in float32 or wider."""
@@ -223,9 +221,8 @@ def _in_sums(function: Callable[..., PyTree], value: PyTree, *others: PyTree) ->
     if not _has_sums(value):
         return function("update", value, *others)
     names = [name for name in value._fields if jax.tree.leaves(getattr(value, name))]
-    return value._replace(
-        **{name: function(name, *(getattr(each, name) for each in (value, *others))) for name in names}
-    )
+    new = {name: function(name, *(getattr(each, name) for each in (value, *others))) for name in names}
+    return value._replace(**new)
 
 
 def _by_role(task: Task, update: PyTree) -> tuple[PyTree, PyTree]:
@@ -240,16 +237,14 @@ def _check_is_update(value: PyTree, up: PyTree) -> None:
     updates: list[PyTree] = []
     changed_update(up, updates.append)
     if not (updates and (_has_sums(value) or jax.tree.structure(value) == jax.tree.structure(updates[0]))):
-        raise ValueError(
-            f"expected an algorithm that adds up the field update of its messages for robust, got {type(up).__name__}"
-        )
+        raise ValueError(f"expected messages whose field update the server adds up for robust, got {type(up).__name__}")
 
 
 def _check_enough(byzantine: Any, clients: int, allowed: Callable[[int], list[int]]) -> None:
     """Raises a ValueError if the rule needs more updates than a cohort of so many clients has."""
 
     def enough(count: int) -> bool:
-        f = int(number_of(byzantine, count))
+        f = int(number_of(known(byzantine), count))
         return all(f <= max(most, 0) for most in allowed(count))
 
     if known(byzantine) is not None and not enough(clients):
