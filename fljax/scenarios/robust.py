@@ -46,6 +46,67 @@ class Row(NamedTuple):
     value: PyTree
 
 
+class _Rule(NamedTuple):
+    """What the server does with the updates of one sum: the options of ``robust``."""
+
+    rule: Any
+    byzantine: Any
+    before: str | None
+    bucket: int  # clients in one; 1 without buckets
+    bound: Any
+    iterations: int | None
+    number: int  # folded into keys
+    needed: list[tuple[int, int]]  # of _NEEDED
+
+    def shorten(self, update: PyTree, centre: PyTree) -> PyTree:
+        """One client's trained leaves as a sum reads them, in float32 or wider."""
+        wide = trees.widened(update)
+        apart = wide if centre is None else trees.subtract(wide, centre)
+        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), self.bound), 0)
+        return short if centre is None else trees.add(centre, short)
+
+    def check(self, clients: int) -> None:
+        """Raises a ValueError if the rule needs more updates than a cohort of so many clients has."""
+        byzantine = known(self.byzantine)
+
+        def enough(count: int) -> bool:
+            f = int(number_of(byzantine, count))
+            return all(f <= max(most, 0) for most in self.allowed(count))
+
+        if byzantine is not None and not enough(clients):
+            least = next(filter(enough, range(clients, 100_000)), None)
+            wanted = "a smaller byzantine" if least is None else f"at least {least} clients in a round"
+            raise ValueError(f"expected {wanted} for robust with byzantine = {byzantine}, got {clients}")
+
+    def allowed(self, count: Any) -> list[Any]:
+        """For so many clients, the largest f of each of the rules that need some number of updates."""
+        return [(-(-count // self.bucket) - more) // many for many, more in self.needed]
+
+    def assumed(self, present: Bool[Array, " S"]) -> Int[Array, ""]:
+        """The f of one sum: at most the largest for which the rule has enough updates."""
+        most = self.allowed(jnp.sum(present, dtype=jnp.int32))
+        return jnp.maximum(functools.reduce(jnp.minimum, most, assumed_byzantine(self.byzantine, present)), 0)
+
+    def combine(self, sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
+        """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
+        present = weight != 0
+        f = self.assumed(present)
+        if self.before == "mixing":
+            sent = aggregators.nearest_neighbour_mixing(sent, f, present=present)
+        elif self.before == "bucketing":
+            key = jax.random.fold_in(round.key, self.number)
+            sent, present = aggregators.bucketing(key, sent, self.bucket, id=round.cohort.id, present=present)
+        if not isinstance(self.rule, str):
+            return one_update("the rule", "(updates [S, ...], present [S])", self.rule, sent, present)
+        weight = weight if self.before is None else present.astype(weight.dtype)
+        if self.rule == "fltrust":
+            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
+        function = aggregators.weighted_mean if self.rule == "mean" else getattr(aggregators, self.rule)
+        options = {"byzantine": f, "weights": weight, "bound": self.bound, "centre": served, "present": present}
+        options |= {} if self.iterations is None else {"iterations": self.iterations}
+        return function(sent, **arguments_for(function, options))
+
+
 @checked
 def robust(
     inner: Algorithm,
@@ -94,6 +155,7 @@ def robust(
     weighs, bucket = rule in ("mean", "clipped_mean"), bucket_size if before == "bucketing" else 1
     in_turn = before is None and (weighs or (centred and iterations in (None, 1)))
     needed = [_NEEDED[name] for name in (before, rule) if isinstance(name, str) and name in _NEEDED]
+    server_rule = _Rule(rule, byzantine, before, bucket, bound, iterations, number, needed)
 
     def init_server(key: Key[Array, ""], census: Census) -> Centred:
         return Centred(inner.init_server(key, census), trees.zeros_like(trees.widened(task.init(key))))
@@ -107,13 +169,6 @@ def robust(
             return None
         return jax.tree.map(lambda x, c: None if x is None else c, trained, server.centre, is_leaf=lambda x: x is None)
 
-    def shorten(update: PyTree, centre: PyTree) -> PyTree:
-        """One client's trained leaves as a sum reads them, in float32 or wider."""
-        wide = trees.widened(update)
-        apart = wide if centre is None else trees.subtract(wide, centre)
-        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), bound), 0)
-        return short if centre is None else trees.add(centre, short)
-
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Row]:
         part, record = streamed.contribute(server, seat, up)
         _check_is_update(part.value, up)
@@ -125,7 +180,7 @@ def robust(
 
         def moved(name: str, update: PyTree) -> PyTree:
             trained, statistics = _by_role(task, update)
-            of_models = jax.vmap(shorten) if streamed.stacked else shorten
+            of_models = jax.vmap(server_rule.shorten) if streamed.stacked else server_rule.shorten
             return trees.merge(of_models(trained, centre_of(server, name, trained)), statistics)
 
         statistics = _in_sums(lambda _, update: _by_role(task, update)[1], part.value)
@@ -133,50 +188,11 @@ def robust(
         value = part.value if rule == "mean" else _in_sums(moved, part.value)
         return Part(value, counts), Row(record, weight, statistics)
 
-    def allowed(count: Any) -> list[Any]:
-        """For so many clients, the largest f of each of the rules that need some number of updates."""
-        return [(-(-count // bucket) - more) // many for many, more in needed]
-
-    def assumed(present: Bool[Array, " S"]) -> Int[Array, ""]:
-        """The f of one sum: at most the largest for which the rule has enough updates."""
-        most = allowed(jnp.sum(present, dtype=jnp.int32))
-        return jnp.maximum(functools.reduce(jnp.minimum, most, assumed_byzantine(byzantine, present)), 0)
-
-    def combine(sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
-        """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
-        present = weight != 0
-        f = assumed(present)
-        if before == "mixing":
-            sent = aggregators.nearest_neighbour_mixing(sent, f, present=present)
-        elif before == "bucketing":
-            key = jax.random.fold_in(round.key, number)
-            sent, present = aggregators.bucketing(key, sent, bucket_size, id=round.cohort.id, present=present)
-        if not isinstance(rule, str):
-            return one_update("the rule", "(updates [S, ...], present [S])", rule, sent, present)
-        weight = weight if before is None else present.astype(weight.dtype)
-        if rule == "fltrust":
-            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
-        function = aggregators.weighted_mean if rule == "mean" else getattr(aggregators, rule)
-        options = {"byzantine": f, "weights": weight, "bound": bound, "centre": served, "present": present}
-        options |= {} if iterations is None else {"iterations": iterations}
-        return function(sent, **arguments_for(function, options))
-
-    def trained_by_server(server: PyTree, round: Round) -> PyTree:
-        """The part of the sums of an unseen client that has the server's rows."""
-        if rows not in round.held:
-            raise ValueError(f"expected rows of the server for fltrust, one of {sorted(round.held)}, got {rows!r}")
-        held, nobody = round.held[rows], jnp.full((), -1, jnp.int32)
-        data, seat = LocalData(held, held, held), Seat(round.number, nobody, jnp.zeros_like(nobody), known=False)
-        start, key = jax.random.split(jax.random.fold_in(round.key, number))
-        client = inner.init_client(start, seat, inner.down(server, seat._replace(first=True)), data)
-        up, _ = inner.train(key, seat, inner.down(server, seat), client, data)
-        return streamed.contribute(seen_from(server, seat), seat, up)[0].value
-
-    def finish(server: PyTree, total: Total, rows: Row, round: Round) -> tuple[PyTree, Info]:
+    def finish(server: PyTree, total: Total, kept: Row, round: Round) -> tuple[PyTree, Info]:
         present = round.cohort.present
-        _check_enough(byzantine, present.size, allowed)
-        weight = jnp.where(present.reshape(-1, *[1] * (rows.weight.ndim - 1)), rows.weight, 0)
-        served = trained_by_server(server, round) if rule == "fltrust" else rows.value
+        server_rule.check(present.size)
+        weight = jnp.where(present.reshape(-1, *[1] * (kept.weight.ndim - 1)), kept.weight, 0)
+        served = _trained_by_server(inner, rows, number, server, round) if rule == "fltrust" else kept.value
 
         def of_cluster(weight: Float[Array, " S"]) -> tuple[PyTree, Int[Array, ""]]:
             def of_sum(name: str, sent: PyTree, served: PyTree) -> PyTree:
@@ -186,11 +202,11 @@ def robust(
                 if in_turn or not jax.tree.leaves(trained):
                     return statistics
                 beside = _by_role(task, served)[0] if rule == "fltrust" else centre_of(server, name, trained)
-                one = functools.partial(combine, weight=weight, round=round)
+                one = functools.partial(server_rule.combine, weight=weight, round=round)
                 of_models = jax.vmap(one, in_axes=(1, 0)) if streamed.stacked else one
                 return trees.merge(of_models(trained, beside), statistics)
 
-            return _in_sums(of_sum, rows.value, served), assumed(weight != 0)
+            return _in_sums(of_sum, kept.value, served), server_rule.assumed(weight != 0)
 
         found, used = (jax.vmap(of_cluster, in_axes=1) if weight.ndim > 1 else of_cluster)(weight)
         if in_turn:
@@ -198,7 +214,7 @@ def robust(
             found = _in_sums(lambda _, mean, middle: trees.merge(middle, mean), mean, found)
         mass = jnp.sum(weight, axis=0)
         value = jax.tree.map(lambda leaf: mass.reshape(mass.shape + (1,) * (leaf.ndim - mass.ndim)) * leaf, found)
-        after, info = streamed.finish(server, Total(value, mass), rows.inner, round)
+        after, info = streamed.finish(server, Total(value, mass), kept.inner, round)
         if centred:
             step, _ = _by_role(task, found.update if _has_sums(found) else found)
             moved = trees.merge(trees.widened(step), server.centre)
@@ -209,6 +225,18 @@ def robust(
         aggregate=streamed._replace(contribute=contribute, finish=finish),
         scenarios=applied_scenarios(inner, "robust"),
     )
+
+
+def _trained_by_server(inner: Algorithm, rows: str, number: int, server: PyTree, round: Round) -> PyTree:
+    """The part of the sums of an unseen client that has the server's rows."""
+    if rows not in round.held:
+        raise ValueError(f"expected rows of the server for fltrust, one of {sorted(round.held)}, got {rows!r}")
+    held, nobody = round.held[rows], jnp.full((), -1, jnp.int32)
+    data, seat = LocalData(held, held, held), Seat(round.number, nobody, jnp.zeros_like(nobody), known=False)
+    start, key = jax.random.split(jax.random.fold_in(round.key, number))
+    client = inner.init_client(start, seat, inner.down(server, seat._replace(first=True)), data)
+    up, _ = inner.train(key, seat, inner.down(server, seat), client, data)
+    return as_streamed(inner.aggregate).contribute(seen_from(server, seat), seat, up)[0].value
 
 
 def _has_sums(value: PyTree) -> bool:
@@ -238,19 +266,6 @@ def _check_is_update(value: PyTree, up: PyTree) -> None:
     changed_update(up, updates.append)
     if not (updates and (_has_sums(value) or jax.tree.structure(value) == jax.tree.structure(updates[0]))):
         raise ValueError(f"expected messages whose field update the server adds up for robust, got {type(up).__name__}")
-
-
-def _check_enough(byzantine: Any, clients: int, allowed: Callable[[int], list[int]]) -> None:
-    """Raises a ValueError if the rule needs more updates than a cohort of so many clients has."""
-
-    def enough(count: int) -> bool:
-        f = int(number_of(known(byzantine), count))
-        return all(f <= max(most, 0) for most in allowed(count))
-
-    if known(byzantine) is not None and not enough(clients):
-        least = next(filter(enough, range(clients, 100_000)), None)
-        wanted = "a smaller byzantine" if least is None else f"at least {least} clients in a round"
-        raise ValueError(f"expected {wanted} for robust with byzantine = {byzantine}, got {clients}")
 
 
 ENTRY = Entry(
