@@ -108,8 +108,12 @@ def geometric_median(
     check_positive("smoothing", smoothing)
     rows, counted, _ = _read(updates, present)
     weights = _weights(weights, counted, rows)
-    closeness = lambda z: weights / jnp.maximum(smoothing, row_norms([rows - z[None]]))  # noqa: E731
-    found = jax.lax.fori_loop(0, iterations, lambda _, z: _mean(rows, closeness(z)), _mean(rows, weights))
+
+    def step(_: Array, middle: Array) -> Array:
+        apart = jnp.maximum(smoothing, row_norms([rows - middle[None]]))
+        return _mean(rows, weights * ratio(jax.lax.stop_gradient(jnp.min(apart)), apart))
+
+    found = jax.lax.fori_loop(0, iterations, step, _mean(rows, weights))
     return _shaped(found, updates)
 
 
@@ -292,12 +296,8 @@ def _ranks(values: Array) -> Int[Array, "*rows S"]:
 
 def _squared_distances(rows: Array, present: Array) -> Float[Array, "S S"]:
     """``||x_i - x_j||^2`` by one product, at most the largest number; infinity on the diagonal and of absent rows."""
-    # The product loses digits where rows are long. Outliers move their mean, so the centre is the mean of the half
-    # nearest to it, twice.
-    centre = _mean(rows, present)
-    for _ in range(2):
-        ranks = _ranks(jnp.where(present, row_norms([rows - centre[None]]), jnp.inf))
-        centre = _mean(rows, present & (2 * ranks < jnp.sum(present)))
+    # The product loses digits where rows are long: outliers cannot move the median far from the other rows.
+    centre = of_sorted(_median, jnp.where(present[:, None], rows, jnp.inf), (jnp.sum(present),))
     rows = jnp.where(present[:, None], rows - centre[None], 0)
     products = jnp.matmul(rows, rows.T, precision="highest")
     found = jnp.diagonal(products)[:, None] + jnp.diagonal(products)[None] - (products + products.T)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import aggregators
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, Positive, arguments_for, checked
-from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Task, along, roles
+from fljax.protocol import Algorithm, Census, Info, LaterData, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.algorithm import seen_from
 from fljax.protocol.messages import changed_update, is_not_finite
 from fljax.protocol.sums import Part, Streamed, Total, as_streamed, divided
@@ -42,6 +42,58 @@ class Row(NamedTuple):
     inner: PyTree
     weight: Array
     value: PyTree
+
+
+class _Rule(NamedTuple):
+    """What the server does with the updates of one sum: the options of ``robust``."""
+
+    rule: Any
+    byzantine: int
+    before: str | None
+    bucket: int  # clients in one; 1 without buckets
+    bound: Any
+    iterations: int | None
+    number: int  # folded into keys
+    needed: list[tuple[int, int]]  # of _NEEDED
+
+    def shorten(self, update: PyTree, centre: PyTree) -> PyTree:
+        """One client's trained leaves as a sum reads them, in float32 or wider."""
+        wide = trees.widened(update)
+        apart = wide if centre is None else trees.subtract(wide, centre)
+        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), self.bound), 0)
+        return short if centre is None else trees.add(centre, short)
+
+    def check(self, clients: int) -> None:
+        """Raises a ValueError if the rule needs more updates than a cohort of so many clients has."""
+        least = max(self.bucket * (many * self.byzantine + more - 1) + 1 for many, more in [*self.needed, (0, 1)])
+        if self.byzantine and clients < least:
+            had = f"robust with byzantine = {self.byzantine}, got {clients}"
+            raise ValueError(f"expected at least {least} clients in a round for {had}")
+
+    def assumed(self, present: Bool[Array, " S"]) -> Int[Array, ""]:
+        """The f of one sum: at most the largest for which the rule has enough updates."""
+        left = -(-jnp.sum(present, dtype=jnp.int32) // self.bucket)
+        most = [(left - more) // many for many, more in self.needed]
+        return jnp.maximum(functools.reduce(jnp.minimum, most, self.byzantine), 0)
+
+    def combine(self, sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
+        """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
+        present = weight != 0
+        f = self.assumed(present)
+        if self.before == "mixing":
+            sent = aggregators.nearest_neighbour_mixing(sent, f, present=present)
+        elif self.before == "bucketing":
+            key = jax.random.fold_in(round.key, self.number)
+            sent, present = aggregators.bucketing(key, sent, self.bucket, id=round.cohort.id, present=present)
+        if not isinstance(self.rule, str):
+            return one_update("the rule", "(updates [S, ...], present [S])", self.rule, sent, present)
+        weight = weight if self.before is None else present.astype(weight.dtype)
+        if self.rule == "fltrust":
+            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
+        function = aggregators.weighted_mean if self.rule == "mean" else getattr(aggregators, self.rule)
+        options = {"byzantine": f, "weights": weight, "bound": self.bound, "centre": served, "present": present}
+        options |= {} if self.iterations is None else {"iterations": self.iterations}
+        return function(sent, **arguments_for(function, options))
 
 
 @checked
@@ -81,8 +133,8 @@ def robust(
       next round's centre; further sums have the centre 0. Info: ``assumed_byzantine`` [cluster], the f that was used.
 
     Raises:
-      ValueError: if the server does not add up updates, a cohort has fewer rows than the rule needs, the server has no
-        ``rows``, or "centred_clipping" meets several models.
+      ValueError: if the server adds up no updates or has no ``rows``, a cohort has too few clients for the rule, or
+        "centred_clipping" meets several models.
     """
     around = f" in {inner.scenarios[-1].name}" if inner.scenarios else ""
     expected = f"expected an algorithm that adds up updates for robust, got one{around} that"
@@ -92,6 +144,7 @@ def robust(
     weighs, bucket = rule in ("mean", "clipped_mean"), bucket_size if before == "bucketing" else 1
     in_turn = before is None and (weighs or (centred and iterations in (None, 1)))
     needed = [_NEEDED[name] for name in (before, rule) if isinstance(name, str) and name in _NEEDED]
+    server_rule = _Rule(rule, byzantine, before, bucket, bound, iterations, number, needed)
 
     def init_server(key: Key[Array, ""], census: Census) -> Centred:
         return Centred(inner.init_server(key, census), trees.zeros_like(trees.widened(task.init(key))))
@@ -103,16 +156,7 @@ def robust(
         """The centre of a sum, for its trained leaves; None for zeros, and where no rule has one."""
         if not centred or name != "update":
             return None
-        return jax.tree.map(
-            lambda x, centre: None if x is None else centre, trained, server.centre, is_leaf=lambda x: x is None
-        )
-
-    def shorten(update: PyTree, centre: PyTree) -> PyTree:
-        """One client's trained leaves as a sum reads them, in float32 or wider."""
-        wide = trees.widened(update)
-        apart = wide if centre is None else trees.subtract(wide, centre)
-        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), bound), 0)
-        return short if centre is None else trees.add(centre, short)
+        return jax.tree.map(lambda x, c: None if x is None else c, trained, server.centre, is_leaf=lambda x: x is None)
 
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Row]:
         part, record = streamed.contribute(server, seat, up)
@@ -126,7 +170,7 @@ def robust(
 
         def moved(name: str, update: PyTree) -> PyTree:
             trained, statistics = _by_role(task, update)
-            of_models = jax.vmap(shorten) if streamed.stacked else shorten
+            of_models = jax.vmap(server_rule.shorten) if streamed.stacked else server_rule.shorten
             return trees.merge(of_models(trained, centre_of(server, name, trained)), statistics)
 
         statistics = _in_sums(lambda _, update: _by_role(task, update)[1], part.value)
@@ -134,52 +178,11 @@ def robust(
         value = part.value if rule == "mean" else _in_sums(moved, part.value)
         return Part(value, counts), Row(record, weight, statistics)
 
-    def assumed(present: Bool[Array, " S"]) -> Int[Array, ""]:
-        """The f of one sum: at most the largest for which the rule has enough updates."""
-        left = -(-jnp.sum(present, dtype=jnp.int32) // bucket)
-        return jnp.maximum(
-            functools.reduce(jnp.minimum, [(left - more) // many for many, more in needed], byzantine), 0
-        )
-
-    def combine(sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
-        """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
-        present = weight != 0
-        f = assumed(present)
-        if before == "mixing":
-            sent = aggregators.nearest_neighbour_mixing(sent, f, present=present)
-        elif before == "bucketing":
-            key = jax.random.fold_in(round.key, number)
-            sent, present = aggregators.bucketing(key, sent, bucket_size, id=round.cohort.id, present=present)
-        if not isinstance(rule, str):
-            return one_update("the rule", "(updates [S, ...], present [S])", rule, sent, present)
-        weight = weight if before is None else present.astype(weight.dtype)
-        if rule == "fltrust":
-            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
-        function = aggregators.weighted_mean if rule == "mean" else getattr(aggregators, rule)
-        options = {"byzantine": f, "weights": weight, "bound": bound, "centre": served, "present": present}
-        options |= {} if iterations is None else {"iterations": iterations}
-        return function(sent, **arguments_for(function, options))
-
-    def trained_by_server(server: PyTree, round: Round) -> PyTree:
-        """The part of the sums of an unseen client that has the server's rows."""
-        if rows not in round.held:
-            known = ", ".join(sorted(round.held)) or "none (a config has held_fraction)"
-            raise ValueError(f"expected rows of the server for fltrust in robust, got {rows!r}; it has {known}")
-        held, nobody = round.held[rows], jnp.full((), -1, jnp.int32)
-        data, seat = LocalData(held, held, held), Seat(round.number, nobody, jnp.zeros_like(nobody), known=False)
-        start, key = jax.random.split(jax.random.fold_in(round.key, number))
-        client = inner.init_client(start, seat, inner.down(server, seat._replace(first=True)), data)
-        up, _ = inner.train(key, seat, inner.down(server, seat), client, data)
-        return streamed.contribute(seen_from(server, seat), seat, up)[0].value
-
-    def finish(server: PyTree, total: Total, rows: Row, round: Round) -> tuple[PyTree, Info]:
+    def finish(server: PyTree, total: Total, kept: Row, round: Round) -> tuple[PyTree, Info]:
         present = round.cohort.present
-        least = max(bucket * (many * byzantine + more - 1) + 1 for many, more in [*needed, (0, 1)])
-        if byzantine and present.size < least:
-            had = f"robust with byzantine = {byzantine}, got {present.size}"
-            raise ValueError(f"expected at least {least} clients in a round for {had}")
-        weight = jnp.where(present.reshape(-1, *[1] * (rows.weight.ndim - 1)), rows.weight, 0)
-        served = trained_by_server(server, round) if rule == "fltrust" else rows.value
+        server_rule.check(present.size)
+        weight = jnp.where(present.reshape(-1, *[1] * (kept.weight.ndim - 1)), kept.weight, 0)
+        served = _trained_by_server(inner, rows, number, server, round) if rule == "fltrust" else kept.value
 
         def of_cluster(weight: Float[Array, " S"]) -> tuple[PyTree, Int[Array, ""]]:
             def of_sum(name: str, sent: PyTree, served: PyTree) -> PyTree:
@@ -189,11 +192,11 @@ def robust(
                 if in_turn or not jax.tree.leaves(trained):
                     return statistics
                 beside = _by_role(task, served)[0] if rule == "fltrust" else centre_of(server, name, trained)
-                one = functools.partial(combine, weight=weight, round=round)
+                one = functools.partial(server_rule.combine, weight=weight, round=round)
                 of_models = jax.vmap(one, in_axes=(1, 0)) if streamed.stacked else one
                 return trees.merge(of_models(trained, beside), statistics)
 
-            return _in_sums(of_sum, rows.value, served), assumed(weight != 0)
+            return _in_sums(of_sum, kept.value, served), server_rule.assumed(weight != 0)
 
         found, used = (jax.vmap(of_cluster, in_axes=1) if weight.ndim > 1 else of_cluster)(weight)
         if in_turn:
@@ -201,7 +204,7 @@ def robust(
             found = _in_sums(lambda _, mean, middle: trees.merge(middle, mean), mean, found)
         mass = jnp.sum(weight, axis=0)
         value = jax.tree.map(lambda leaf: mass.reshape(mass.shape + (1,) * (leaf.ndim - mass.ndim)) * leaf, found)
-        after, info = streamed.finish(server, Total(value, mass), rows.inner, round)
+        after, info = streamed.finish(server, Total(value, mass), kept.inner, round)
         if centred:
             step, _ = _by_role(task, found.update if _has_sums(found) else found)
             moved = trees.merge(trees.widened(step), server.centre)
@@ -214,6 +217,22 @@ def robust(
     )
 
 
+def _trained_by_server(inner: Algorithm, rows: str, number: int, server: PyTree, round: Round) -> PyTree:
+    """The part of the sums of an unseen client that has the server's rows."""
+    if rows not in round.held:
+        known = ", ".join(sorted(round.held)) or "none (a config has held_fraction)"
+        raise ValueError(f"expected rows of the server for fltrust in robust, got {rows!r}; it has {known}")
+    held, nobody = round.held[rows], jnp.full((), -1, jnp.int32)
+    data, seat = (
+        LocalData(held, held, held, LaterData(held, held)),
+        Seat(round.number, nobody, jnp.zeros_like(nobody), known=False),
+    )
+    start, key = jax.random.split(jax.random.fold_in(round.key, number))
+    client = inner.init_client(start, seat, inner.down(server, seat._replace(first=True)), data)
+    up, _ = inner.train(key, seat, inner.down(server, seat), client, data)
+    return as_streamed(inner.aggregate).contribute(seen_from(server, seat), seat, up)[0].value
+
+
 def _has_sums(value: PyTree) -> bool:
     """Whether a part of the sums is a message with several sums, of which one is the ``update``."""
     return "update" in getattr(value, "_fields", ())
@@ -224,9 +243,8 @@ def _in_sums(function: Callable[..., PyTree], value: PyTree, *others: PyTree) ->
     if not _has_sums(value):
         return function("update", value, *others)
     names = [name for name in value._fields if jax.tree.leaves(getattr(value, name))]
-    return value._replace(
-        **{name: function(name, *(getattr(each, name) for each in (value, *others))) for name in names}
-    )
+    new = {name: function(name, *(getattr(each, name) for each in (value, *others))) for name in names}
+    return value._replace(**new)
 
 
 def _by_role(task: Task, update: PyTree) -> tuple[PyTree, PyTree]:
@@ -247,6 +265,15 @@ ENTRY = Entry(
     robust,
     "the server takes a robust rule in place of the mean",
     {"bound": 0.5},
-    ("yin2018byzantine",),
+    (
+        "allouah2023fixing",
+        "blanchard2017machine",
+        "cao2021fltrust",
+        "elmhamdi2018hidden",
+        "karimireddy2021learning",
+        "karimireddy2022byzantine",
+        "pillutla2022robust",
+        "yin2018byzantine",
+    ),
     ("bound",),
 )

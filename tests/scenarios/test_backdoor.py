@@ -14,7 +14,7 @@ from fljax import models
 from fljax.algorithms import ditto, fedavg, scaffold
 from fljax.engine import Plan, sweep
 from fljax.engine.rounds.states import by_id
-from fljax.protocol import Examples, Federation, Rows, Subset
+from fljax.protocol import Examples, Rows, Subset
 from fljax.scenarios import backdoor
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, sent
 from tests.toys.federation import TEST, TRAIN, client_rows
@@ -29,10 +29,6 @@ def everybody(build: Any = fedavg) -> Any:
     return build(TASK, LOCAL, clients_per_round=None)
 
 
-def with_rows(federation: Federation, x: Any, y: Any) -> Federation:
-    return federation._replace(examples=Examples(jnp.asarray(x), jnp.asarray(y)))
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(("build", "share"), [(fedavg, 0.5), (scaffold, 1.0)])
 def test_attackers_train_on_the_changed_rows_and_scale_their_update(build: Any, share: float, federation: Any) -> None:
@@ -43,7 +39,7 @@ def test_attackers_train_on_the_changed_rows_and_scale_their_update(build: Any, 
     chosen = [row for key, row in rows if jax.random.uniform(jax.random.fold_in(key, row)) < share]
     x[chosen, -2:], y[chosen] = 3.0, 1
     assert 0 < len(chosen) <= TRAIN[1] + TRAIN[4]
-    _, expected = sent(everybody(build), with_rows(federation, x, y))
+    _, expected = sent(everybody(build), federation._replace(examples=Examples(jnp.asarray(x), jnp.asarray(y))))
     for one, other in zip(jax.tree.leaves(found.update), jax.tree.leaves(expected.update), strict=True):
         factor = np.where(WHO, -2.5, 1.0).reshape(-1, *(1,) * (one.ndim - 1))
         np.testing.assert_allclose(one, factor * other, rtol=1e-5, atol=1e-6)
@@ -82,7 +78,7 @@ def test_without_attackers_a_run_is_that_of_the_algorithm(build: Any, none: Any,
 def test_success_is_counted_from_the_deployed_models(build: Any, execution: Any, federation: Any) -> None:
     y = np.array(federation.examples.y)
     y[by_id(federation).clients.test.index[2, : TEST[2]]] = 1  # no row of client 2 counts
-    data = with_rows(federation, federation.examples.x, y)
+    data = federation._replace(examples=federation.examples._replace(y=jnp.asarray(y)))
     result = fljax.simulate(backdoor(everybody(build), who=WHO, **TRIGGER), data, rounds=3, execution=execution)
     accuracy, success = (result.metrics[name][0, -1].values for name in ("test_accuracy", "backdoor_success"))
     for id in (0, 2, 3):

@@ -39,6 +39,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "median_clipped": {},
     "misreporting": {"report": "size", "fraction": 0.4},
     "opting_out": {"baseline": 0.0},
+    "robust": {"rule": "mean"},
     "strategic": {"strategy": Strategy(own=2.0)},
 }
 
