@@ -1,5 +1,10 @@
 """Pure functions on stacked updates ``[S, ...]``: they need JAX alone and work under jit, vmap, grad and scan."""
 
+from fljax.aggregators.attacks import a_little_is_enough as a_little_is_enough
+from fljax.aggregators.attacks import inner_product_manipulation as inner_product_manipulation
+from fljax.aggregators.attacks import mimic as mimic
+from fljax.aggregators.attacks import min_max as min_max
+from fljax.aggregators.attacks import min_sum as min_sum
 from fljax.aggregators.by_loss import incfl_update as incfl_update
 from fljax.aggregators.by_loss import incfl_weights as incfl_weights
 from fljax.aggregators.by_loss import mw_weights as mw_weights

@@ -7,6 +7,7 @@ from fljax.scenarios.adaptive_effort import adaptive_effort as adaptive_effort
 from fljax.scenarios.appeal_based import appeal_based as appeal_based
 from fljax.scenarios.byzantine import byzantine as byzantine
 from fljax.scenarios.clipped import clipped as clipped
+from fljax.scenarios.colluding import colluding as colluding
 from fljax.scenarios.common import Entry as Entry
 from fljax.scenarios.drift import drift as drift
 from fljax.scenarios.effort import effort as effort

@@ -47,6 +47,7 @@ from fljax.protocol.messages import Report
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
 BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC, ADAPTIVE_EFFORT, CLIENT_SAMPLING = range(1001, 1009)
 NESTED = 1000
+COLLUDING = 1009
 
 
 class WithReport(NamedTuple):
@@ -276,8 +277,8 @@ def with_behaviour(
     rounds: Sequence[int] | None = None,  # (first, end): they misbehave from ``first`` to before ``end``
 ) -> Algorithm:
     """``inner`` with changed messages from the misbehaving clients, of as many bytes."""
-    behaving = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
-    algorithm, ever = behaving.algorithm, behaving.ever
+    behaving = with_known(inner, behaviour)
+    algorithm = behaving.algorithm
     if rounds is not None and (len(rounds) != 2 or not all(map(_is_id, rounds)) or rounds[0] >= rounds[1]):
         raise ValueError(
             f"expected rounds of {name} to be the first round and the one after the last, got {list(rounds)}"
@@ -296,14 +297,10 @@ def with_behaviour(
         up, new = algorithm.train(key, seat, down, client, data)
         return sent(key, behaves(client, seat), up), new
 
-    def counts(server: PyTree, seat: Seat) -> Bool[Array, ""]:
-        honest = ~ever(server, seat)
-        return honest if algorithm.counts is None else honest & algorithm.counts(server, seat)
-
     return algorithm._replace(
         poll=None if algorithm.poll is None else algorithm.poll._replace(ask=ask),
         train=train,
-        counts=algorithm.counts if counted else counts,
+        counts=algorithm.counts if counted else honest_counts(behaving),
         scenarios=applied_scenarios(inner, name),
     )
 
@@ -312,8 +309,23 @@ class Known(NamedTuple):
     """An algorithm, and whether each of its clients misbehaves."""
 
     algorithm: Algorithm
-    behaves: Callable[[PyTree, Seat], Bool[Array, ""]]  # (client, seat), in this round
+    behaves: Callable[[PyTree, Seat], Bool[Array, ""]]  # (client or its view of the Server, seat), in this round
     ever: Callable[[PyTree, Seat], Bool[Array, ""]]  # (server, seat), in some round
+
+
+def with_known(inner: Algorithm, behaviour: Given | Drawn) -> Known:
+    """``inner`` with its misbehaving clients, given or drawn."""
+    return with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
+
+
+def honest_counts(known: Known) -> Callable[[PyTree, Seat], Bool[Array, ""]]:
+    """``Algorithm.counts`` that leaves out clients that misbehave in at least one round."""
+
+    def counts(server: PyTree, seat: Seat) -> Bool[Array, ""]:
+        honest, algorithm = ~known.ever(server, seat), known.algorithm
+        return honest if algorithm.counts is None else honest & algorithm.counts(server, seat)
+
+    return counts
 
 
 def with_given(inner: Algorithm, behaviour: Given) -> Known:

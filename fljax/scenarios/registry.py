@@ -7,6 +7,7 @@ from fljax.scenarios.adaptive_effort import ENTRY as adaptive_effort
 from fljax.scenarios.appeal_based import ENTRY as appeal_based
 from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
+from fljax.scenarios.colluding import ENTRY as colluding
 from fljax.scenarios.common import Entry
 from fljax.scenarios.drift import ENTRY as drift
 from fljax.scenarios.effort import ENTRY as effort
@@ -36,4 +37,5 @@ REGISTRY: dict[str, Entry] = {
     "adaptive_effort": adaptive_effort,
     "client_sampling": client_sampling,
     "heterogeneous_training": heterogeneous_training,
+    "colluding": colluding,
 }

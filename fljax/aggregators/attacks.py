@@ -1,0 +1,175 @@
+"""Attacks of colluding clients that see the honest updates: functions give the one update that all attackers send.
+
+``H`` are the honest rows: mean ``mu_H``, standard deviation ``sigma_H`` of each entry with ``n_H - 1``, 0 for one row.
+Leaves count as one vector. Honest rows with a NaN or infinity are left out, as robust rules leave them out. Without any
+honest row attackers send zeros. Results are leaves ``[...]`` in the dtypes of ``updates``.
+
+The papers find the factor of ``min_max`` and ``min_sum`` by bisection; here it is a closed form. With ``d_i = mu_H -
+x_i``, ``sum_j ||x_i - x_j||^2 = n_H ||d_i||^2 + sum_j ||d_j||^2``, so ``min_sum`` needs no pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+
+from fljax.aggregators.arrays import along_rows, check_shape, on_any_mesh, presence, ratio, root, sum_rows, wide
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
+Direction = Literal["deviation", "unit", "sign"]
+
+
+class _Honest(NamedTuple):
+    """The honest updates, in lists by leaf; other rows are 0."""
+
+    rows: Bool[Array, " S"]
+    number: Float[Array, ""]
+    updates: list[Array]  # [S, ...]
+    mean: list[Array]  # [...]
+    apart: list[Array]  # [S, ...], the mean minus each row
+
+    def deviation(self) -> list[Array]:
+        return [root(jnp.sum(d * d, axis=0) / jnp.maximum(self.number - 1, 1)) for d in self.apart]
+
+
+def _total(parts: list[Array]) -> Array:
+    """The sum of each row over all leaves ``[S, ...]``: ``[S]``."""
+    return jnp.asarray(sum(map(sum_rows, parts)))
+
+
+def _sent(updates: PyTree, honest: Any, attack: Callable[[_Honest], list[Array]]) -> PyTree:
+    """What an attack makes of the honest rows, as one row of ``updates``."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, updates))
+    if not leaves:
+        return updates
+    rows = presence(honest, len(leaves[0])) & (_total([~jnp.isfinite(leaf) for leaf in leaves]) == 0)
+    kind = jnp.result_type(*map(wide, leaves))
+    seen = [jnp.where(along_rows(rows, leaf), leaf, 0).astype(kind) for leaf in leaves]
+    # Squares of large entries overflow. By a power of two, no division rounds.
+    top = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in seen]))
+    unit = jnp.ldexp(jnp.ones((), kind), jnp.frexp(jax.lax.stop_gradient(top))[1] - 1)
+    seen, count = [leaf / unit for leaf in seen], jnp.sum(rows, dtype=kind)
+    mean = [ratio(jnp.sum(leaf, axis=0), count) for leaf in seen]
+    apart = [jnp.where(along_rows(rows, x), m[None] - x, 0) for m, x in zip(mean, seen, strict=True)]
+    found = attack(_Honest(rows, count, seen, mean, apart))
+    return structure.unflatten([(unit * x).astype(leaf.dtype) for x, leaf in zip(found, leaves, strict=True)])
+
+
+@on_any_mesh
+def a_little_is_enough(
+    updates: PyTree,
+    honest: Bool[Array, " S"],
+    attackers: Bool[Array, " S"],
+    *,
+    deviations: float | Float[Array, ""] | None = None,
+) -> PyTree:
+    """ALIE: ``mu_H - deviations sigma_H``, so few standard deviations that attackers look honest.
+
+    Args:
+      updates: a pytree whose leaves are ``[S, ...]``.
+      honest: ``[S]`` rows that attackers see.
+      attackers: ``[S]`` rows of attackers. Rows that are neither are absent.
+      deviations: None: ``Phi^-1((n - A - s) / (n - A))`` for A attackers of n clients, ``s = floor(n / 2 + 1) - A``, at
+        least 0 and with s at least 1. It is 0 for few clients (2 attackers of 10), so give a number there.
+
+    Raises:
+      ValueError: if a mask has another shape; so do all attacks.
+
+    Source: Baruch et al., "A little is enough" (NeurIPS 2019).
+    """
+
+    def attack(seen: _Honest) -> list[Array]:
+        bad = jnp.sum(presence(attackers, len(seen.rows)), dtype=seen.number.dtype)
+        supporters = jnp.maximum(jnp.floor((seen.number + bad) / 2 + 1) - bad, 1)
+        usual = jax.scipy.special.ndtri(jnp.maximum(ratio(seen.number - supporters, seen.number), 0.5))
+        factor = usual if deviations is None else jnp.asarray(deviations, usual.dtype)
+        return [m - factor * s for m, s in zip(seen.mean, seen.deviation(), strict=True)]
+
+    return _sent(updates, honest, attack)
+
+
+@on_any_mesh
+def inner_product_manipulation(
+    updates: PyTree, honest: Bool[Array, " S"], *, scale: float | Float[Array, ""] = 0.5
+) -> PyTree:
+    """IPM: ``-scale mu_H``, which turns the mean of all updates against that of honest ones.
+
+    Source: Xie et al., "Fall of empires" (UAI 2019).
+    """
+    return _sent(updates, honest, lambda seen: [-jnp.asarray(scale, m.dtype) * m for m in seen.mean])
+
+
+def _moved(updates: PyTree, honest: Any, direction: str, reach: Callable[[_Honest, list[Array]], Array]) -> PyTree:
+    """``mu_H + reach p / ||p||``; ``mu_H`` if p is 0."""
+    if direction not in get_args(Direction):
+        raise ValueError(f"expected a direction, got {direction!r}; valid names are {', '.join(get_args(Direction))}")
+
+    def attack(seen: _Honest) -> list[Array]:
+        way = seen.deviation() if direction == "deviation" else seen.mean
+        way = [-jnp.sign(p) if direction == "sign" else -p for p in way]
+        length = root(jnp.asarray(sum(jnp.sum(p * p) for p in way)))
+        way = [ratio(p, length) for p in way]
+        step = jnp.where(seen.number > 0, reach(seen, way), 0)
+        return [m + step * p for m, p in zip(seen.mean, way, strict=True)]
+
+    return _sent(updates, honest, attack)
+
+
+@on_any_mesh
+def min_max(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction = "deviation") -> PyTree:
+    """``mu_H + gamma p``, as far as it is no farther from any honest row than two honest rows from each other.
+
+    ``gamma = min_i [-<d_i, p> + sqrt(<d_i, p>^2 + ||p||^2 (B - ||d_i||^2))] / ||p||^2`` with B the largest squared
+    distance of two honest rows, by one matrix product ``[S, S]``. It is 0 if ``p = 0``.
+
+    Args:
+      updates: a pytree whose leaves are ``[S, ...]``.
+      honest: ``[S]`` rows that attackers see.
+      direction: p. "deviation": ``-sigma_H``; "unit": ``-mu_H / ||mu_H||``; "sign": ``-sign(mu_H)``.
+
+    Raises:
+      ValueError: if ``direction`` is another name.
+
+    Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine" (NDSS 2021).
+    """
+
+    def reach(seen: _Honest, way: list[Array]) -> Array:
+        flat = [d.reshape(len(d), -1) for d in seen.apart]
+        product = jnp.asarray(sum(jnp.matmul(d, d.T, precision=jax.lax.Precision.HIGHEST) for d in flat))
+        square, along = jnp.diagonal(product), _total([d * p[None] for d, p in zip(seen.apart, way, strict=True)])
+        pairs = square[:, None] + square[None, :] - 2 * product
+        most = jnp.max(jnp.where(seen.rows[:, None] & seen.rows[None, :], pairs, 0), initial=0)
+        return jnp.min(jnp.where(seen.rows, root(along * along + most - square) - along, jnp.inf), initial=jnp.inf)
+
+    return _moved(updates, honest, direction, reach)
+
+
+@on_any_mesh
+def min_sum(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction = "deviation") -> PyTree:
+    """``mu_H + gamma p``, whose squared distances to honest rows add up to the largest such sum of an honest row.
+
+    ``gamma = max_i ||d_i|| / ||p||``. Arguments, errors and source are those of ``min_max``.
+    """
+    longest = lambda seen, way: root(jnp.max(_total([d * d for d in seen.apart]), initial=0))  # noqa: E731
+    return _moved(updates, honest, direction, longest)
+
+
+@on_any_mesh
+def mimic(updates: PyTree, honest: Bool[Array, " S"], id: Int[Array, " S"]) -> PyTree:
+    """The update of the honest client with the lowest ``id`` (``[S]``), in its first row: it counts too often.
+
+    Source: Karimireddy et al., "Byzantine-robust learning on heterogeneous datasets via bucketing" (ICLR 2022), who
+    choose the client by its updates.
+    """
+
+    def attack(seen: _Honest) -> list[Array]:
+        check_shape("id", id, "S", len(seen.rows))
+        place = jnp.argmin(jnp.where(seen.rows, id, jnp.iinfo(jnp.asarray(id).dtype).max))
+        return [leaf[place] for leaf in seen.updates]
+
+    return _sent(updates, honest, attack)
