@@ -1,0 +1,97 @@
+"""Robust rules beside NumPy and byzfl, and rounds with one of them.
+
+100 normal updates of 52,500 numbers (as the MLP of W1a), f = 20, float32; fljax's rules are compiled. `--byzfl FOLDER`, the
+packages of a Python with byzfl 0.0.11, adds it on torch tensors, with torch's number of threads. Turns of two alternate;
+ratios are fljax's time by the other's, as in `pairs`. Rounds: ten of W1a with `trimmed_mean`, and of plain FedAvg.
+"""
+
+import functools
+import importlib
+import sys
+import timeit
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+import fljax
+from benchmarks.engine.memory import in_turn
+from benchmarks.engine.pairs import alternating, cells
+from benchmarks.peers.contestants import parts
+from benchmarks.peers.workloads import WORKLOADS, meta_of
+from fljax.scenarios import robust
+
+N, F, BOUND = 100, 20, 200.0  # norms are about 229
+
+
+def measure(options: Namespace) -> Iterator[Any]:
+    """A row for each rule, and one of rounds."""
+    fljax.use_cores()
+    x = np.random.default_rng(0).standard_normal((N, options.numbers), np.float32)
+    if options.byzfl:  # without its __init__.py, which needs torchvision
+        sys.path.append(options.byzfl)
+        vars(sys.modules.setdefault("byzfl", type(sys)("byzfl")))["__path__"] = [f"{options.byzfl}/byzfl"]
+    for name, (given, plain, *words) in rules().items():
+        rule = jax.jit(functools.partial(getattr(fljax.aggregators, name), **given))
+        calls = [functools.partial(rule, jax.numpy.asarray(x)), functools.partial(plain, x)]
+        if options.byzfl and words:
+            theirs = getattr(importlib.import_module("byzfl.aggregators"), words[0])(*words[1:])
+            calls.append(functools.partial(theirs, importlib.import_module("torch").from_numpy(x)))
+        yield name, *beside(options.turns, *calls)
+    data, fedavg = in_turn(meta := meta_of(WORKLOADS["W1a"])), parts.algorithm(meta, parts.task(meta))
+    forms = [robust(fedavg, byzantine=F), fedavg]
+    runs = [functools.partial(fljax.simulate, form, data, rounds=10, evaluate_every=10) for form in forms]
+    yield "rounds", *beside(options.turns, *runs)
+
+
+def beside(turns: int, *calls: Callable[[], Any]) -> list[str]:
+    """Our milliseconds, and each other's with the ratio; the first calls are not counted."""
+    ours, *others = [lambda f=f: (timeit.timeit(lambda: jax.block_until_ready(f()), number=1), 1.0) for f in calls]
+    found = [cells(alternating([other, ours], turns + 1)[1:], 1e3) for other in others]
+    return [found[0][1], *(cell for each in found for cell in (each[0], each[2]))]
+
+
+def rules() -> dict[str, tuple[Any, ...]]:
+    """By name: more arguments of fljax's, NumPy's, and byzfl's class with its arguments."""
+
+    def apart(x: Any) -> Any:
+        return np.add.outer(square := np.square(x).sum(axis=1), square) - 2 * x @ x.T
+
+    def best(square: Any) -> Any:
+        return np.argsort(np.sort(square)[:, 1 : max(len(square) - F - 1, 2)].sum(axis=1))
+
+    def middle(x: Any, cut: int) -> Any:
+        return np.sort(x, axis=0)[cut : len(x) - cut].mean(axis=0)
+
+    def geometric(x: Any) -> Any:
+        z = x.mean(axis=0)
+        for _ in range(4):
+            z = (weights := 1 / np.linalg.norm(x - z, axis=1)) @ x / weights.sum()
+        return z
+
+    def clipped(x: Any) -> Any:
+        return np.minimum(1, BOUND / np.linalg.norm(x, axis=1)) @ x / N
+
+    def mixed(x: Any) -> Any:
+        return np.eye(N, dtype=x.dtype)[np.argsort(apart(x))[:, : N - F]].sum(axis=1) @ x / (N - F)
+
+    def bulyan(x: Any) -> Any:
+        square, left = apart(x), np.arange(N)
+        while len(left) > 2 * F:
+            left = np.delete(left, best(square[np.ix_(left, left)])[0])
+        picked = np.delete(x, left, axis=0)
+        near = np.argsort(abs(picked - middle(picked, (len(picked) - 1) // 2)), axis=0)[: N - 4 * F]
+        return np.take_along_axis(picked, near, axis=0).mean(axis=0)
+
+    return {
+        "coordinate_median": ({}, lambda x: middle(x, (N - 1) // 2), "Median"),
+        "trimmed_mean": ({"byzantine": F}, lambda x: middle(x, F), "TrMean", F),
+        "krum": ({"byzantine": F}, lambda x: x[best(apart(x))[0]], "Krum", F),
+        "multi_krum": ({"byzantine": F}, lambda x: x[best(apart(x))[: N - F - 2]].mean(axis=0), "MultiKrum", F),
+        "geometric_median": ({}, geometric, "GeometricMedian", 1e-5, 4),
+        "centred_clipping": ({"bound": BOUND}, clipped, "CenteredClipping", None, 1, BOUND),
+        "bulyan": ({"byzantine": F}, bulyan),
+        "nearest_neighbour_mixing": ({"byzantine": F}, mixed, "NNM", F),
+    }
