@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from fljax.core.trees import combine as combine
@@ -19,7 +20,7 @@ from fljax.core.trees import set_rows as set_rows
 from fljax.core.trees import wide as wide
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
+    from jaxtyping import Array, Bool, Float, PyTree
 
 # The name of a mapped axis, or several names, as ``jax.lax.psum`` takes them.
 AxisName = Hashable
@@ -66,6 +67,33 @@ def presence(present: Any, count: int) -> Bool[Array, " S"]:
     present = jnp.asarray(present)
     check_shape("present", present, "S", count)
     return present.astype(bool)
+
+
+def row_norms(leaves: list[Array]) -> Float[Array, " S"]:
+    """The norm of each row over all leaves ``[S, ...]``; its derivative at 0 is 0. NaN or infinity: infinite."""
+    # Divide by the largest entry first: squares of large entries overflow.
+    size = [jnp.max(jnp.abs(leaf), axis=tuple(range(1, leaf.ndim)), initial=0) for leaf in leaves]
+    top = jax.lax.stop_gradient(jnp.max(jnp.stack(size), axis=0))
+    finite = jnp.isfinite(top)
+    unit = jnp.where((top > 0) & finite, top, 1)
+    squares = sum((sum_rows(jnp.square(leaf / along_rows(unit, leaf))) for leaf in leaves), jnp.zeros_like(unit))
+    norms = jnp.where(top > 0, unit * jnp.sqrt(jnp.where(top > 0, squares, 1)), 0)
+    return jnp.where(finite, norms, jnp.inf)
+
+
+def known(value: Any) -> np.ndarray | None:
+    """``value`` as an array of NumPy; None if it is traced, or not all on this process."""
+    try:
+        return np.asarray(value)
+    except (jax.errors.TracerArrayConversionError, RuntimeError):
+        return None
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raises a ValueError unless all numbers of ``value`` that are known are finite and above 0."""
+    found = known(value)
+    if found is not None and not np.all((found > 0) & np.isfinite(found)):
+        raise ValueError(f"expected {name} to be a finite number above 0, got {value}")
 
 
 # --- Meshes of explicit axes --------------------------------------------------------------------------------

@@ -5,28 +5,16 @@ Source: Sun et al., "Can you really backdoor federated learning?" (2019), norm t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from fljax.aggregators.arrays import AxisName, along_rows, gather_over, on_any_mesh, presence, sum_rows, wide
+from fljax.aggregators.arrays import AxisName, along_rows, check_positive, gather_over, on_any_mesh, presence, row_norms
+from fljax.core.trees import wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree
-
-
-def _norms(leaves: list[Array]) -> Float[Array, " S"]:
-    """The norm of each row over all leaves ``[S, ...]``; its derivative at 0 is 0. NaN or infinity: infinite."""
-    # Divide by the largest entry first: squares of large entries overflow.
-    size = [jnp.max(jnp.abs(leaf), axis=tuple(range(1, leaf.ndim)), initial=0) for leaf in leaves]
-    top = jax.lax.stop_gradient(jnp.max(jnp.stack(size), axis=0))
-    finite = jnp.isfinite(top)
-    unit = jnp.where((top > 0) & finite, top, 1)
-    squares = sum((sum_rows(jnp.square(leaf / along_rows(unit, leaf))) for leaf in leaves), jnp.zeros_like(unit))
-    norms = jnp.where(top > 0, unit * jnp.sqrt(jnp.where(top > 0, squares, 1)), 0)
-    return jnp.where(finite, norms, jnp.inf)
 
 
 @on_any_mesh
@@ -62,7 +50,7 @@ def clip_to_median(
     Raises:
       ValueError: if ``times`` is a number that is not finite and above 0, or ``present`` has another shape.
     """
-    _check("times", times)
+    check_positive("times", times)
     updates = jax.tree.map(jnp.asarray, updates)
     if _is_empty(updates):
         return updates
@@ -95,7 +83,7 @@ def clip(updates: PyTree, bound: float | Array, *, present: Bool[Array, " S"] | 
 
     Source: Abadi et al., "Deep learning with differential privacy" (2016); McMahan et al. (2018), of users.
     """
-    _check("bound", bound)
+    check_positive("bound", bound)
     updates = jax.tree.map(jnp.asarray, updates)
     if _is_empty(updates):
         return updates
@@ -103,15 +91,6 @@ def clip(updates: PyTree, bound: float | Array, *, present: Bool[Array, " S"] | 
     if jnp.shape(bound) not in ((), norms.shape):
         raise ValueError(f"expected bound to be a number or of shape {list(norms.shape)}, got {list(jnp.shape(bound))}")
     return _shortened(updates, norms, present, jnp.asarray(bound, norms.dtype))
-
-
-def _check(name: str, value: Any) -> None:
-    try:
-        known = np.asarray(value)
-    except (jax.errors.TracerArrayConversionError, RuntimeError):  # traced, or not all on this process
-        return
-    if not np.all((known > 0) & np.isfinite(known)):
-        raise ValueError(f"expected {name} to be a finite number above 0, got {value}")
 
 
 def _is_empty(updates: PyTree) -> bool:
@@ -125,7 +104,7 @@ def _norms_of(updates: PyTree, present: Array | None) -> tuple[Bool[Array, " S"]
     present = presence(present, leaves[0].shape[0])
     read = [wide(jnp.where(along_rows(present, leaf), leaf, 0).astype(leaf.dtype)) for leaf in leaves]
     kind = jnp.result_type(*read)
-    return present, _norms([leaf.astype(kind) for leaf in read])
+    return present, row_norms([leaf.astype(kind) for leaf in read])
 
 
 def _shortened(updates: PyTree, norms: Array, chosen: Array, bound: Array) -> PyTree:

@@ -133,9 +133,21 @@ FLOATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         settled,
         {"tokens": SOME, "pools": "+C", "best": "+C", "contribution": (N, C), "accuracy": "+C", "price": ABOVE},
     ),
+    "coordinate_median": (functools.partial(ag.coordinate_median, present=PRESENT), {"updates": ROWS}),
+    "trimmed_mean": (lambda updates: ag.trimmed_mean(updates, 1), {"updates": ROWS}),
+    "krum": (lambda updates: ag.krum(updates, 1, present=PRESENT), {"updates": ROWS}),
+    "krum_scores": (lambda updates: ag.krum_scores(updates, 0), {"updates": ROWS}),
+    "multi_krum": (lambda updates: ag.multi_krum(updates, 0, keep=2), {"updates": ROWS}),
+    "geometric_median": (ag.geometric_median, {"updates": ROWS, "weights": SOME}),
+    "clipped_mean": (ag.clipped_mean, {"updates": ROWS, "bound": ABOVE, "weights": SOME}),
+    "centred_clipping": (ag.centred_clipping, {"updates": ROWS, "bound": ABOVE, "centre": (2,)}),
+    "fltrust_weights": (functools.partial(ag.fltrust_weights, present=PRESENT), {"updates": "*SD", "reference": "*D"}),
+    "bulyan": (lambda updates: ag.bulyan(updates, 0), {"updates": ROWS}),
+    "bucketing": (lambda updates: ag.bucketing(KEY, updates, 3, present=PRESENT)[0], {"updates": ROWS}),
+    "nearest_neighbour_mixing": (lambda updates: ag.nearest_neighbour_mixing(updates, 1), {"updates": ROWS}),
 }
 # Results of whole numbers, bools and ids, and types.
-WITHOUT_FLOATS = {"slot_rows", "Ledger", "SlotRows", "SlotSchedule"}
+WITHOUT_FLOATS = {"assumed_byzantine", "slot_rows", "Ledger", "SlotRows", "SlotSchedule"}
 # Steps of these floats alone: ranks, rounding, or a choice.
 FLAT = {
     "iafl_subsets": ("rates",),

@@ -1,0 +1,367 @@
+"""Robust aggregation: rules whose result a few arbitrary updates cannot move far, and steps before such a rule.
+
+``updates`` is a pytree of floating leaves ``[S, ...]``; all leaves of a row count as one vector ``x_i``. ``present``
+are the n rows of S that count, None: all; rows with NaN or infinity never do. Results have the dtypes of ``updates``.
+If nobody is present, they are zeros. One present row is the result, unless a bound or a reference shortens it.
+
+``byzantine`` is f, the number of rows that may be anything: a whole number is a count, a float a share,
+``floor(byzantine n)``. A known f that is too large for S rows that are all present is a ValueError; otherwise a rule
+degrades as it says. A negative f, a share from 1 on, whole numbers in leaves, and wrong shapes are ValueErrors, too.
+
+Only ``clipped_mean`` and ``geometric_median`` know weights: a large weight is a claim that nobody checks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax.aggregators.arrays import (
+    check_positive,
+    check_shape,
+    combine,
+    known,
+    on_any_mesh,
+    presence,
+    ratio,
+    row_norms,
+)
+from fljax.aggregators.sorting import of_sorted
+from fljax.core.trees import where_rows, wide
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+    Mask = Bool[Array, " S"] | None
+    Weights = Float[Array, " S"] | None
+    Number = float | Array
+
+
+def assumed_byzantine(byzantine: Number, present: Bool[Array, " S"], most: int | Array | None = None) -> Int[Array, ""]:
+    """f, the number of Byzantine rows that a rule reckons with, at most ``most``, for ``trimmed_mean`` (n - 1) // 2."""
+    found = jnp.asarray(_number(byzantine, jnp.sum(present)), jnp.int32)
+    return found if most is None else jnp.minimum(found, most)
+
+
+@on_any_mesh
+def coordinate_median(updates: PyTree, *, present: Mask = None) -> PyTree:
+    """The median of each entry; of two middle values their midpoint. Source: Yin et al. (ICML 2018)."""
+    leaves, present, count = _read(updates, present)
+    return _shaped(of_sorted(_median, _above(leaves, present), (count,)), updates)
+
+
+@on_any_mesh
+def trimmed_mean(updates: PyTree, byzantine: Number, *, present: Mask = None) -> PyTree:
+    """The mean of each entry without its f largest and f smallest values; n >= 2f + 1, else f is (n - 1) // 2.
+
+    Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates" (ICML 2018).
+    """
+    leaves, counted, count = _read(updates, present)
+    cut = jnp.minimum(_reckoned(byzantine, present, counted, 2, 1), jnp.maximum(count - 1, 0) // 2)
+    sums = of_sorted(_sum_between, _above(leaves, counted), (cut, count - cut))
+    return _shaped([ratio(leaf, count - 2 * cut) for leaf in sums], updates)
+
+
+@on_any_mesh
+def krum_scores(updates: PyTree, byzantine: Number, *, present: Mask = None) -> Float[Array, " S"]:
+    """``score_i``: the sum of the n - f - 2 smallest ``||x_i - x_j||^2`` to other rows; infinity of absent rows.
+
+    n >= 2f + 3, else there is at least one neighbour. Some codes have n - f - 1, or other powers of the distance.
+    Source: Blanchard et al., "Machine learning with adversaries" (NeurIPS 2017).
+    """
+    leaves, counted, _ = _read(updates, present)
+    return _scores(leaves, counted, _reckoned(byzantine, present, counted, 2, 3))
+
+
+def krum(updates: PyTree, byzantine: Number, *, present: Mask = None) -> PyTree:
+    """The row of least ``krum_scores``, of equal ones the first."""
+    return multi_krum(updates, byzantine, keep=1, present=present)
+
+
+@on_any_mesh
+def multi_krum(updates: PyTree, byzantine: Number, *, keep: int | Array | None = None, present: Mask = None) -> PyTree:
+    """The mean of the ``keep`` rows of least ``krum_scores``, from 1 to all; None: n - f - 2, at least 1."""
+    leaves, counted, count = _read(updates, present)
+    found = _reckoned(byzantine, present, counted, 2, 3)
+    if isinstance(keep, int) and not 1 <= keep <= counted.size:
+        raise ValueError(f"expected to keep from 1 to all {counted.size} updates, got keep={keep}")
+    kept = jnp.maximum(count - found - 2, 1) if keep is None else keep
+    scores = _scores(jax.lax.stop_gradient(leaves), counted, found)
+    return _shaped(_mean(leaves, counted & (_ranks(scores) < kept)), updates)
+
+
+@on_any_mesh
+def geometric_median(
+    updates: PyTree, weights: Weights = None, *, iterations: int = 4, smoothing: Number = 1e-5, present: Mask = None
+) -> PyTree:
+    """``z <- sum_i b_i x_i / sum_i b_i`` with ``b_i = a_i / max(smoothing, ||x_i - z||)``, from the weighted mean on.
+
+    ``weights`` are ``a_i [S]``; None: 1. The limit has the least ``sum_i a_i ||x_i - z||``. How far f rows of n move z
+    becomes about f / (n - f) times as much by an iteration, so 4 are few against rows far away. Source: Pillutla et
+    al., "Robust aggregation for federated learning" (IEEE TSP 2022), with the defaults of their code.
+    """
+    check_positive("smoothing", smoothing)
+    leaves, present, _ = _read(updates, present)
+    weights = _weights(weights, present, leaves)
+
+    def step(_: Array, middle: list[Array]) -> list[Array]:
+        apart = row_norms(_minus(leaves, middle))
+        return _mean(leaves, weights / jnp.maximum(jnp.asarray(smoothing, apart.dtype), apart))
+
+    return _shaped(jax.lax.fori_loop(0, iterations, step, _mean(leaves, weights)), updates)
+
+
+@on_any_mesh
+def clipped_mean(updates: PyTree, bound: Number, weights: Weights = None, *, present: Mask = None) -> PyTree:
+    """``sum_i a_i x_i min(1, bound / ||x_i||) / sum_i a_i``, the mean of ``clip``; ``weights`` ``a_i [S]``, None: 1.
+
+    Source: Sun et al., "Can you really backdoor federated learning?" (2019).
+    """
+    check_positive("bound", bound)
+    leaves, present, _ = _read(updates, present)
+    weights = _weights(weights, present, leaves)
+    shares = ratio(weights, jnp.sum(weights))
+    return _shaped(_sum(leaves, shares * jnp.minimum(ratio(bound, row_norms(leaves), 1), 1)), updates)
+
+
+@on_any_mesh
+def centred_clipping(
+    updates: PyTree, bound: Number, centre: PyTree = None, *, iterations: int = 1, present: Mask = None
+) -> PyTree:
+    """``v <- v + mean_i (x_i - v) min(1, bound / ||x_i - v||)``; f rows move a step by at most ``bound f / n``.
+
+    ``centre`` is the first v, leaves ``[...]``, such as the result of the round before; None: zeros.
+    Source: Karimireddy et al., "Learning from history for Byzantine robust optimization" (ICML 2021).
+    """
+    check_positive("bound", bound)
+    leaves, present, count = _read(updates, present)
+    shares = ratio(_weights(None, present, leaves), count)
+    first = [jnp.zeros_like(leaf, shape=leaf.shape[1:]) for leaf in leaves]
+
+    def step(_: Array, middle: list[Array]) -> list[Array]:
+        apart = _minus(leaves, middle)
+        moves = _sum(apart, shares * jnp.minimum(ratio(bound, row_norms(apart), 1), 1))
+        return [one + move for one, move in zip(middle, moves, strict=True)]
+
+    found = jax.lax.fori_loop(0, iterations, step, first if centre is None else _row(centre, updates, leaves))
+    return _shaped([jnp.where(count > 0, leaf, 0) for leaf in found], updates)
+
+
+@on_any_mesh
+def fltrust_weights(updates: PyTree, reference: PyTree, *, present: Mask = None) -> Float[Array, " S"]:
+    """Weights of a sum: ``T_i ||g|| / ||x_i|| / sum_j T_j`` with ``T_i = max(0, cos(x_i, g))``; 0 without any T.
+
+    ``reference`` has leaves ``[...]``: g, the server's own update from rows that it trusts. ``weighted_sum`` of these
+    weights has at most its norm. Rows of 0, and shorter by more than a square can hold, have the weight 0.
+    Source: Cao et al., "FLTrust: Byzantine-robust federated learning via trust bootstrapping" (NDSS 2021).
+    """
+    leaves, present, _ = _read(updates, present)
+    goal = _row(reference, updates, leaves)
+    norms, length = row_norms(leaves), row_norms([leaf[None] for leaf in goal])[0]
+    known = present & (norms > length * jnp.sqrt(jnp.finfo(norms.dtype).tiny))
+    inverse = jnp.where(known, 1 / jnp.where(known, norms, 1), 0)
+    pairs = [(leaf * inverse[:, None], ratio(row, length)) for leaf, row in zip(leaves, goal, strict=True)]
+    trust = jnp.maximum(_product(pairs), 0)
+    return ratio(trust, jnp.sum(trust)) * (length * inverse)
+
+
+@on_any_mesh
+def bulyan(updates: PyTree, byzantine: Number, *, present: Mask = None) -> PyTree:
+    """Per entry the mean of the n - 4f values nearest to the median of n - 2f rows, which Krum picks; n >= 4f + 3.
+
+    Krum picks one row at a time, by max(n' - f - 2, 1) neighbours among the n' left; the last picks tie, and so depend
+    on the order of rows. Values that are equally far share the places left. Otherwise at least one row and one value
+    are taken.
+    Source: El Mhamdi et al., "The hidden vulnerability of distributed learning in Byzantium" (ICML 2018).
+    """
+    leaves, counted, count = _read(updates, present)
+    found = _reckoned(byzantine, present, counted, 4, 3)
+    picks = jnp.maximum(count - 2 * found, 1)
+    picked = _picked(jax.lax.stop_gradient(leaves), counted, found, picks)
+    counts = (jnp.sum(picked), jnp.maximum(picks - 2 * found, 1))
+    return _shaped(of_sorted(_mean_near_median, _above(leaves, picked), counts), updates)
+
+
+@on_any_mesh
+def bucketing(
+    key: Key[Array, ""], updates: PyTree, size: int, *, id: Int[Array, " S"] | None = None, present: Mask = None
+) -> tuple[PyTree, Bool[Array, " buckets"]]:
+    """Means of ``size`` random rows each, ``[ceil(S/size), ...]``, and which are present; one may have fewer rows.
+
+    Rows stand in the order of numbers drawn by ``fold_in(key, id)``; None: the ids 0..S-1. So neither absent rows nor
+    the places of rows make a difference. Source: Karimireddy et al., "Byzantine-robust learning on heterogeneous
+    datasets via bucketing" (ICLR 2022).
+    """
+    check_positive("size", size)
+    leaves, present, count = _read(updates, present)
+    id = jnp.arange(present.size) if id is None else jnp.asarray(id)
+    check_shape("id", id, "S", present.size)
+    drawn = jax.vmap(lambda one: jax.random.bits(jax.random.fold_in(key, one)))(id)
+    buckets = -(-present.size // size)
+    order = jnp.pad(jnp.lexsort((id, drawn, ~present)), (0, buckets * size - present.size))
+    counted = jnp.arange(buckets * size) < count
+    members = jnp.sum(counted.reshape(buckets, size), axis=1)
+    rows = [jnp.where(counted[:, None], leaf[order], 0).reshape(buckets, size, leaf.shape[1]) for leaf in leaves]
+    return _shaped([ratio(jnp.sum(leaf, axis=1), members[:, None]) for leaf in rows], updates), members > 0
+
+
+@on_any_mesh
+def nearest_neighbour_mixing(updates: PyTree, byzantine: Number, *, present: Mask = None) -> PyTree:
+    """Each row becomes the mean of its n - f nearest rows, itself included; n >= 2f + 1, else f is (n - 1) // 2.
+
+    Rows that do not count stay as they are. Source: Allouah et al., "Fixing by mixing" (AISTATS 2023).
+    """
+    leaves, counted, count = _read(updates, present)
+    near = count - jnp.minimum(_reckoned(byzantine, present, counted, 2, 1), jnp.maximum(count - 1, 0) // 2)
+    apart = _squared_distances(jax.lax.stop_gradient(leaves), counted)
+    ranks = _ranks(jnp.where(jnp.eye(counted.size, dtype=bool), -1, apart))
+    mixed = _shaped(_mean(leaves, (ranks < near) & counted[None]), updates)
+    return where_rows(counted, mixed, updates)
+
+
+def _read(updates: PyTree, present: Mask) -> tuple[list[Array], Bool[Array, " S"], Int[Array, ""]]:
+    """The leaves as matrices of one dtype, with zeros for rows that do not count; which rows count; how many."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(updates)]
+    size = next((leaf.shape[0] for leaf in leaves if leaf.ndim), 0)
+    counted = presence(present, size)
+    for leaf in leaves:
+        if leaf.shape[:1] != (size,) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"expected floating updates of {size} rows, got a leaf {leaf.dtype}{list(leaf.shape)}")
+    dtype = jnp.result_type(jnp.float32, *leaves)
+    rows = [leaf.astype(dtype).reshape(size, math.prod(leaf.shape[1:])) for leaf in leaves]
+    for leaf in rows:
+        counted &= jnp.all(jnp.isfinite(leaf), axis=1)
+    return [jnp.where(counted[:, None], leaf, 0) for leaf in rows], counted, jnp.sum(counted)
+
+
+def _row(tree: PyTree, updates: PyTree, leaves: list[Array]) -> list[Array]:
+    """Leaves ``[...]`` as vectors like rows of ``leaves``."""
+    jax.tree.map(lambda row, leaf: check_shape("a leaf", row, "...", *jnp.shape(leaf)[1:]), tree, updates)
+    return [jnp.ravel(row).astype(leaf.dtype) for row, leaf in zip(jax.tree.leaves(tree), leaves, strict=True)]
+
+
+def _shaped(values: list[Array], updates: PyTree) -> PyTree:
+    """Vectors, or matrices of rows, in the shapes and dtypes of ``updates``."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, updates))
+    pairs = zip(values, leaves, strict=True)
+    return structure.unflatten(
+        value.reshape(*value.shape[:-1], *leaf.shape[1:]).astype(leaf.dtype) for value, leaf in pairs
+    )
+
+
+def _above(leaves: list[Array], present: Array) -> list[Array]:
+    """Rows that do not count stand last in the order."""
+    return [jnp.where(present[:, None], leaf, jnp.inf) for leaf in leaves]
+
+
+def _minus(leaves: list[Array], middle: list[Array]) -> list[Array]:
+    return [leaf - one[None] for leaf, one in zip(leaves, middle, strict=True)]
+
+
+def _weights(weights: Weights, present: Array, leaves: list[Array]) -> Float[Array, " S"]:
+    weights = jnp.ones(present.shape) if weights is None else jnp.asarray(weights)
+    check_shape("weights", weights, "S", present.size)
+    return jnp.where(present, weights.astype(jnp.result_type(jnp.float32, *leaves)), 0)
+
+
+def _sum(leaves: list[Array], weights: Array) -> list[Array]:
+    return [combine(weights.astype(leaf.dtype), leaf) for leaf in leaves]
+
+
+def _mean(leaves: list[Array], weights: Array) -> list[Array]:
+    """Means of the rows by weights ``[..., S]``; zeros without weight."""
+    return _sum(leaves, ratio(wide(weights), jnp.sum(wide(weights), axis=-1, keepdims=True)))
+
+
+def _product(pairs: list[tuple[Array, Array]]) -> Array:
+    return jnp.sum(jnp.stack([jnp.matmul(*pair, precision=jax.lax.Precision.HIGHEST) for pair in pairs]), axis=0)
+
+
+def _number(byzantine: Any, count: int | Array) -> Any:
+    """f of ``count`` rows. A share of 0.29 of 100 is 29, not 28.999999999999996."""
+    whole, found = jnp.issubdtype(jnp.result_type(byzantine), jnp.integer), known(byzantine)
+    if found is not None and not 0 <= found < (math.inf if whole else 1):
+        raise ValueError(f"expected byzantine to be a whole number of at least 0, or a share below 1, got {byzantine}")
+    return byzantine if whole else byzantine * count * (1 + 1e-6) // 1
+
+
+def _reckoned(byzantine: Number, present: Mask, counted: Array, times: int, more: int) -> Int[Array, ""]:
+    """f; an error if it is known that there are fewer rows than ``times f + more``."""
+    if present is None and known(byzantine) is not None:
+        found = int(_number(known(byzantine), counted.size))
+        if counted.size < times * found + more:
+            words = f"at least {times} f + {more} = {times * found + more} updates for f = {found} Byzantine ones"
+            raise ValueError(f"expected {words}, got {counted.size}")
+    return assumed_byzantine(byzantine, counted)
+
+
+def _median(ordered: Array, count: Array) -> Array:
+    low, high = (jnp.take(ordered, jnp.maximum(place, 0), axis=0) for place in ((count - 1) // 2, count // 2))
+    return jnp.where(count > 0, low / 2 + high / 2, 0)
+
+
+def _sum_between(ordered: Array, first: Array, end: Array) -> Array:
+    place = jnp.arange(ordered.shape[0])[:, None]
+    return jnp.sum(jnp.where((place >= first) & (place < end), ordered, 0), axis=0)
+
+
+def _mean_near_median(ordered: Array, count: Array, near: Array) -> Array:
+    """The mean of the ``near`` values nearest to the median; equally far ones share the places left."""
+    place, middle = jnp.arange(ordered.shape[0])[:, None], _median(ordered, count)[None]
+    apart = jnp.where(place < count, jnp.abs(ordered - middle), jnp.inf)
+    # They are neighbours in the order: of all windows of as many values, the one that reaches least far.
+    window = jnp.maximum(apart, jnp.roll(apart, 1 - near, axis=0))
+    reach = jnp.min(jnp.where(place <= count - near, window, jnp.inf), axis=0, keepdims=True)
+    slack = 8 * jnp.finfo(ordered.dtype).eps * (jnp.abs(middle) + reach)
+    inside, tied = apart < reach - slack, jnp.abs(apart - reach) <= slack
+    share = ratio((near - jnp.sum(inside, axis=0)).astype(ordered.dtype), jnp.sum(tied, axis=0))
+    return jnp.sum(jnp.where(inside, ordered, jnp.where(tied, ordered * share[None], 0)), axis=0) / near
+
+
+def _ranks(values: Array) -> Int[Array, "*rows S"]:
+    """The place of each entry in the order of its row; of equal ones the first comes first."""
+    return jnp.argsort(jnp.argsort(values, axis=-1), axis=-1)
+
+
+def _squared_distances(leaves: list[Array], present: Array) -> Float[Array, "S S"]:
+    """``||x_i - x_j||^2`` by one product, at most the largest number; infinity on the diagonal and of absent rows."""
+    # The product loses digits where rows are long. Outliers move their mean, so the centre is the mean of the half
+    # nearest to it, twice.
+    centre = _mean(leaves, present)
+    for _ in range(2):
+        ranks = _ranks(jnp.where(present, row_norms(_minus(leaves, centre)), jnp.inf))
+        centre = _mean(leaves, present & (2 * ranks < jnp.sum(present)))
+    rows = [jnp.where(present[:, None], leaf, 0) for leaf in _minus(leaves, centre)]
+    products = _product([(leaf, leaf.T) for leaf in rows])
+    squares = jnp.diagonal(products)
+    found = squares[:, None] + squares[None] - (products + products.T)
+    found = jnp.where(jnp.isfinite(found), jnp.maximum(found, 0), jnp.finfo(found.dtype).max)
+    others = present[:, None] & present[None] & ~jnp.eye(present.size, dtype=bool)
+    return jnp.where(others, found, jnp.inf)
+
+
+def _scores(leaves: list[Array], present: Array, byzantine: Array) -> Float[Array, " S"]:
+    count = jnp.sum(present)
+    near = jnp.minimum(jnp.maximum(count - byzantine - 2, 1), count - 1)
+    # Columns are sorted: the matrix is symmetric.
+    (scores,) = of_sorted(_sum_between, [_squared_distances(leaves, present)], (jnp.zeros_like(near), near))
+    return jnp.where(present, jnp.minimum(scores, jnp.finfo(scores.dtype).max), jnp.inf)
+
+
+def _picked(leaves: list[Array], present: Array, byzantine: Array, picks: Array) -> Bool[Array, " S"]:
+    """The rows that Krum picks one after the other."""
+    distances = _squared_distances(leaves, present)
+
+    def pick(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        left, ranks = state
+        near = left[None] & (ranks < jnp.maximum(jnp.sum(left) - byzantine - 2, 1)) & jnp.isfinite(distances)
+        scores = jnp.minimum(jnp.sum(jnp.where(near, distances, 0), axis=1), jnp.finfo(distances.dtype).max)
+        best = jnp.argmin(jnp.where(left, scores, jnp.inf))
+        # In the order of each row, those behind the picked one move up.
+        return left & (jnp.arange(left.size) != best), ranks - (ranks > ranks[:, best][:, None])
+
+    left, _ = jax.lax.fori_loop(0, picks, pick, (present, _ranks(distances)))
+    return present & ~left
