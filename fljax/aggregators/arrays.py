@@ -71,11 +71,11 @@ def presence(present: Any, count: int) -> Bool[Array, " S"]:
 
 def row_norms(leaves: list[Array]) -> Float[Array, " S"]:
     """The norm of each row over all leaves ``[S, ...]``; its derivative at 0 is 0. NaN or infinity: infinite."""
-    # Divide by the largest entry first: squares of large entries overflow.
+    # Divide by the largest entry first: squares of large entries overflow. Its inverse must not be flushed to 0.
     size = [jnp.max(jnp.abs(leaf), axis=tuple(range(1, leaf.ndim)), initial=0) for leaf in leaves]
     top = jax.lax.stop_gradient(jnp.max(jnp.stack(size), axis=0))
     finite = jnp.isfinite(top)
-    unit = jnp.where((top > 0) & finite, top, 1)
+    unit = jnp.where((top > 0) & finite, jnp.minimum(top, jnp.finfo(top.dtype).max / 2**10), 1)
     squares = sum((sum_rows(jnp.square(leaf / along_rows(unit, leaf))) for leaf in leaves), jnp.zeros_like(unit))
     norms = jnp.where(top > 0, unit * jnp.sqrt(jnp.where(top > 0, squares, 1)), 0)
     return jnp.where(finite, norms, jnp.inf)

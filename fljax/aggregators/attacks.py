@@ -1,11 +1,9 @@
 """Attacks of colluding clients that see the honest updates: functions give the one update that all attackers send.
 
-``H`` are the honest rows: mean ``mu_H``, standard deviation ``sigma_H`` of each entry with ``n_H - 1``, 0 for one row.
-Leaves count as one vector. Honest rows with a NaN or infinity are left out, as robust rules leave them out. Without any
-honest row attackers send zeros. Results are leaves ``[...]`` in the dtypes of ``updates``.
-
-The papers find the factor of ``min_max`` and ``min_sum`` by bisection; here it is a closed form. With ``d_i = mu_H -
-x_i``, ``sum_j ||x_i - x_j||^2 = n_H ||d_i||^2 + sum_j ||d_j||^2``, so ``min_sum`` needs no pairs.
+``mu_H`` and ``sigma_H`` are mean and standard deviation of honest rows, with ``n_H - 1``; ``sigma_H`` of one row is 0.
+Leaves count as one vector. Honest rows with NaN or infinity are left out. With no honest row zeros are sent. The gamma
+of ``min_max`` and ``min_sum`` is a closed form of the papers' bisection; for ``min_sum`` it is short since
+``sum_j ||x_i - x_j||^2 = n_H ||d_i||^2 + sum_j ||d_j||^2`` with ``d_i = mu_H - x_i``.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class _Honest(NamedTuple):
 
 
 def _total(parts: list[Array]) -> Array:
-    """The sum of each row over all leaves ``[S, ...]``: ``[S]``."""
+    """The sum of each row over all leaves ``[S, ...]``."""
     return jnp.asarray(sum(map(sum_rows, parts)))
 
 
@@ -62,23 +60,22 @@ def _sent(updates: PyTree, honest: Any, attack: Callable[[_Honest], list[Array]]
 
 @on_any_mesh
 def a_little_is_enough(
-    updates: PyTree,
-    honest: Bool[Array, " S"],
-    attackers: Bool[Array, " S"],
-    *,
-    deviations: float | Float[Array, ""] | None = None,
+    updates: PyTree, honest: Bool[Array, " S"], attackers: Bool[Array, " S"], *, deviations: float | Array | None = None
 ) -> PyTree:
     """ALIE: ``mu_H - deviations sigma_H``, so few standard deviations that attackers look honest.
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``.
       honest: ``[S]`` rows that attackers see.
-      attackers: ``[S]`` rows of attackers. Rows that are neither are absent.
+      attackers: ``[S]`` rows of attackers, who count for ``deviations``.
       deviations: None: ``Phi^-1((n - A - s) / (n - A))`` for A attackers of n clients, ``s = floor(n / 2 + 1) - A``, at
         least 0 and with s at least 1. It is 0 for few clients (2 attackers of 10), so give a number there.
 
+    Returns:
+      What each attacker sends: leaves ``[...]`` in the dtypes of ``updates``.
+
     Raises:
-      ValueError: if a mask has another shape; so do all attacks.
+      ValueError: if a mask has another shape.
 
     Source: Baruch et al., "A little is enough" (NeurIPS 2019).
     """
@@ -94,9 +91,7 @@ def a_little_is_enough(
 
 
 @on_any_mesh
-def inner_product_manipulation(
-    updates: PyTree, honest: Bool[Array, " S"], *, scale: float | Float[Array, ""] = 0.5
-) -> PyTree:
+def inner_product_manipulation(updates: PyTree, honest: Bool[Array, " S"], *, scale: float | Array = 0.5) -> PyTree:
     """IPM: ``-scale mu_H``, which turns the mean of all updates against that of honest ones.
 
     Source: Xie et al., "Fall of empires" (UAI 2019).
@@ -112,7 +107,7 @@ def _moved(updates: PyTree, honest: Any, direction: str, reach: Callable[[_Hones
     def attack(seen: _Honest) -> list[Array]:
         way = seen.deviation() if direction == "deviation" else seen.mean
         way = [-jnp.sign(p) if direction == "sign" else -p for p in way]
-        length = root(jnp.asarray(sum(jnp.sum(p * p) for p in way)))
+        length = root(jnp.sum(jnp.stack([jnp.sum(p * p) for p in way])))
         way = [ratio(p, length) for p in way]
         step = jnp.where(seen.number > 0, reach(seen, way), 0)
         return [m + step * p for m, p in zip(seen.mean, way, strict=True)]
@@ -125,15 +120,10 @@ def min_max(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction 
     """``mu_H + gamma p``, as far as it is no farther from any honest row than two honest rows from each other.
 
     ``gamma = min_i [-<d_i, p> + sqrt(<d_i, p>^2 + ||p||^2 (B - ||d_i||^2))] / ||p||^2`` with B the largest squared
-    distance of two honest rows, by one matrix product ``[S, S]``. It is 0 if ``p = 0``.
+    distance of two honest rows and ``d_i = mu_H - x_i``. It is 0 if ``p = 0``.
 
-    Args:
-      updates: a pytree whose leaves are ``[S, ...]``.
-      honest: ``[S]`` rows that attackers see.
-      direction: p. "deviation": ``-sigma_H``; "unit": ``-mu_H / ||mu_H||``; "sign": ``-sign(mu_H)``.
-
-    Raises:
-      ValueError: if ``direction`` is another name.
+    ``direction`` names p. "deviation": ``-sigma_H``; "unit": ``-mu_H / ||mu_H||``; "sign": ``-sign(mu_H)``; another
+    name: ValueError. Other arguments and the result are those of ``a_little_is_enough``.
 
     Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine" (NDSS 2021).
     """
@@ -153,7 +143,7 @@ def min_max(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction 
 def min_sum(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction = "deviation") -> PyTree:
     """``mu_H + gamma p``, whose squared distances to honest rows add up to the largest such sum of an honest row.
 
-    ``gamma = max_i ||d_i|| / ||p||``. Arguments, errors and source are those of ``min_max``.
+    ``gamma = max_i ||d_i|| / ||p||``; arguments, result and source are those of ``min_max``.
     """
     longest = lambda seen, way: root(jnp.max(_total([d * d for d in seen.apart]), initial=0))  # noqa: E731
     return _moved(updates, honest, direction, longest)
@@ -161,10 +151,9 @@ def min_sum(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction 
 
 @on_any_mesh
 def mimic(updates: PyTree, honest: Bool[Array, " S"], id: Int[Array, " S"]) -> PyTree:
-    """The update of the honest client with the lowest ``id`` (``[S]``), in its first row: it counts too often.
+    """The update of the honest client with the lowest ``id`` (``[S]``), in its first row, which counts too often.
 
-    Source: Karimireddy et al., "Byzantine-robust learning on heterogeneous datasets via bucketing" (ICLR 2022), who
-    choose the client by its updates.
+    Source: Karimireddy et al., "Byzantine-robust learning on heterogeneous datasets via bucketing" (ICLR 2022).
     """
 
     def attack(seen: _Honest) -> list[Array]:

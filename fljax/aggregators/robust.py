@@ -5,32 +5,23 @@ are the n rows of S that count, None: all; rows with NaN or infinity never do. R
 If nobody is present, they are zeros. One present row is the result, unless a bound or a reference shortens it.
 
 ``byzantine`` is f, the number of rows that may be anything: a whole number is a count, a float a share,
-``floor(byzantine n)``. A known f that is too large for S rows that are all present is a ValueError; otherwise a rule
-degrades as it says. A negative f, a share from 1 on, whole numbers in leaves, and wrong shapes are ValueErrors, too.
-
+``floor(byzantine n)``. If f is known and all of S rows are present, too few are a ValueError; else a rule degrades as
+it says. A negative f, a share from 1 on, whole numbers in leaves, and wrong shapes are ValueErrors, too.
 Only ``clipped_mean`` and ``geometric_median`` know weights: a large weight is a claim that nobody checks.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fljax.aggregators.arrays import (
-    check_positive,
-    check_shape,
-    combine,
-    known,
-    on_any_mesh,
-    presence,
-    ratio,
-    row_norms,
-)
+from fljax.aggregators.arrays import check_positive, check_shape, combine, known, on_any_mesh, presence, row_norms
 from fljax.aggregators.sorting import of_sorted
-from fljax.core.trees import where_rows, wide
+from fljax.core.trees import ratio, where_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -42,15 +33,19 @@ if TYPE_CHECKING:
 
 def assumed_byzantine(byzantine: Number, present: Bool[Array, " S"], most: int | Array | None = None) -> Int[Array, ""]:
     """f, the number of Byzantine rows that a rule reckons with, at most ``most``, for ``trimmed_mean`` (n - 1) // 2."""
-    found = jnp.asarray(_number(byzantine, jnp.sum(present)), jnp.int32)
-    return found if most is None else jnp.minimum(found, most)
+    whole, found = jnp.issubdtype(jnp.result_type(byzantine), jnp.integer), known(byzantine)
+    if found is not None and not 0 <= found < (math.inf if whole else 1):
+        raise ValueError(f"expected byzantine to be a whole number of at least 0, or a share below 1, got {byzantine}")
+    # A share of 0.29 of 100 is 29, not 28.999999999999996.
+    number = jnp.asarray(byzantine if whole else byzantine * jnp.sum(present) * (1 + 1e-6), jnp.int32)
+    return number if most is None else jnp.minimum(number, most)
 
 
 @on_any_mesh
 def coordinate_median(updates: PyTree, *, present: Mask = None) -> PyTree:
     """The median of each entry; of two middle values their midpoint. Source: Yin et al. (ICML 2018)."""
-    leaves, present, count = _read(updates, present)
-    return _shaped(of_sorted(_median, _above(leaves, present), (count,)), updates)
+    rows, counted, count = _read(updates, present)
+    return _shaped(of_sorted(_median, jnp.where(counted[:, None], rows, jnp.inf), (count,)), updates)
 
 
 @on_any_mesh
@@ -59,10 +54,10 @@ def trimmed_mean(updates: PyTree, byzantine: Number, *, present: Mask = None) ->
 
     Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates" (ICML 2018).
     """
-    leaves, counted, count = _read(updates, present)
+    rows, counted, count = _read(updates, present)
     cut = jnp.minimum(_reckoned(byzantine, present, counted, 2, 1), jnp.maximum(count - 1, 0) // 2)
-    sums = of_sorted(_sum_between, _above(leaves, counted), (cut, count - cut))
-    return _shaped([ratio(leaf, count - 2 * cut) for leaf in sums], updates)
+    total = of_sorted(_sum_between, jnp.where(counted[:, None], rows, jnp.inf), (cut, count - cut))
+    return _shaped(ratio(total, count - 2 * cut), updates)
 
 
 @on_any_mesh
@@ -72,8 +67,12 @@ def krum_scores(updates: PyTree, byzantine: Number, *, present: Mask = None) -> 
     n >= 2f + 3, else there is at least one neighbour. Some codes have n - f - 1, or other powers of the distance.
     Source: Blanchard et al., "Machine learning with adversaries" (NeurIPS 2017).
     """
-    leaves, counted, _ = _read(updates, present)
-    return _scores(leaves, counted, _reckoned(byzantine, present, counted, 2, 3))
+    rows, counted, count = _read(updates, present)
+    found = _reckoned(byzantine, present, counted, 2, 3)
+    near = jnp.minimum(jnp.maximum(count - found - 2, 1), count - 1)
+    # Columns are sorted: the matrix is symmetric.
+    scores = of_sorted(_sum_between, _squared_distances(rows, counted), (jnp.zeros_like(near), near))
+    return jnp.where(counted, jnp.minimum(scores, jnp.finfo(scores.dtype).max), jnp.inf)
 
 
 def krum(updates: PyTree, byzantine: Number, *, present: Mask = None) -> PyTree:
@@ -84,13 +83,12 @@ def krum(updates: PyTree, byzantine: Number, *, present: Mask = None) -> PyTree:
 @on_any_mesh
 def multi_krum(updates: PyTree, byzantine: Number, *, keep: int | Array | None = None, present: Mask = None) -> PyTree:
     """The mean of the ``keep`` rows of least ``krum_scores``, from 1 to all; None: n - f - 2, at least 1."""
-    leaves, counted, count = _read(updates, present)
-    found = _reckoned(byzantine, present, counted, 2, 3)
+    rows, counted, count = _read(updates, present)
     if isinstance(keep, int) and not 1 <= keep <= counted.size:
         raise ValueError(f"expected to keep from 1 to all {counted.size} updates, got keep={keep}")
-    kept = jnp.maximum(count - found - 2, 1) if keep is None else keep
-    scores = _scores(jax.lax.stop_gradient(leaves), counted, found)
-    return _shaped(_mean(leaves, counted & (_ranks(scores) < kept)), updates)
+    scores = krum_scores(jax.lax.stop_gradient(updates), byzantine, present=present)
+    kept = jnp.maximum(count - assumed_byzantine(byzantine, counted) - 2, 1) if keep is None else keep
+    return _shaped(_mean(rows, counted & (_ranks(scores) < kept)), updates)
 
 
 @on_any_mesh
@@ -99,32 +97,28 @@ def geometric_median(
 ) -> PyTree:
     """``z <- sum_i b_i x_i / sum_i b_i`` with ``b_i = a_i / max(smoothing, ||x_i - z||)``, from the weighted mean on.
 
-    ``weights`` are ``a_i [S]``; None: 1. The limit has the least ``sum_i a_i ||x_i - z||``. How far f rows of n move z
-    becomes about f / (n - f) times as much by an iteration, so 4 are few against rows far away. Source: Pillutla et
-    al., "Robust aggregation for federated learning" (IEEE TSP 2022), with the defaults of their code.
+    ``weights`` are ``a_i [S]``; None: 1. The limit has the least ``sum_i a_i ||x_i - z||``. An iteration multiplies the
+    error that f far rows leave by about f / (n - f), so against rows very far away 4 are few. Source: Pillutla et al.,
+    "Robust aggregation for federated learning" (IEEE TSP 2022), with the defaults of their code.
     """
     check_positive("smoothing", smoothing)
-    leaves, present, _ = _read(updates, present)
-    weights = _weights(weights, present, leaves)
-
-    def step(_: Array, middle: list[Array]) -> list[Array]:
-        apart = row_norms(_minus(leaves, middle))
-        return _mean(leaves, weights / jnp.maximum(jnp.asarray(smoothing, apart.dtype), apart))
-
-    return _shaped(jax.lax.fori_loop(0, iterations, step, _mean(leaves, weights)), updates)
+    rows, counted, _ = _read(updates, present)
+    weights = _weights(weights, counted, rows)
+    closeness = lambda z: weights / jnp.maximum(smoothing, row_norms([rows - z[None]]))  # noqa: E731
+    found = jax.lax.fori_loop(0, iterations, lambda _, z: _mean(rows, closeness(z)), _mean(rows, weights))
+    return _shaped(found, updates)
 
 
 @on_any_mesh
 def clipped_mean(updates: PyTree, bound: Number, weights: Weights = None, *, present: Mask = None) -> PyTree:
-    """``sum_i a_i x_i min(1, bound / ||x_i||) / sum_i a_i``, the mean of ``clip``; ``weights`` ``a_i [S]``, None: 1.
+    """``sum_i a_i x_i min(1, bound / ||x_i||) / sum_i a_i``, the mean of ``clip``.
 
-    Source: Sun et al., "Can you really backdoor federated learning?" (2019).
+    ``weights`` are ``a_i [S]``; None: 1. Source: Sun et al., "Can you really backdoor federated learning?" (2019).
     """
     check_positive("bound", bound)
-    leaves, present, _ = _read(updates, present)
-    weights = _weights(weights, present, leaves)
-    shares = ratio(weights, jnp.sum(weights))
-    return _shaped(_sum(leaves, shares * jnp.minimum(ratio(bound, row_norms(leaves), 1), 1)), updates)
+    rows, counted, _ = _read(updates, present)
+    weights = _weights(weights, counted, rows)
+    return _shaped(_mean(rows, weights * jnp.minimum(ratio(bound, row_norms([rows]), 1), 1), jnp.sum(weights)), updates)
 
 
 @on_any_mesh
@@ -137,34 +131,30 @@ def centred_clipping(
     Source: Karimireddy et al., "Learning from history for Byzantine robust optimization" (ICML 2021).
     """
     check_positive("bound", bound)
-    leaves, present, count = _read(updates, present)
-    shares = ratio(_weights(None, present, leaves), count)
-    first = [jnp.zeros_like(leaf, shape=leaf.shape[1:]) for leaf in leaves]
+    rows, counted, count = _read(updates, present)
+    first = jnp.zeros_like(rows, shape=rows.shape[1:]) if centre is None else _row(centre, updates).astype(rows.dtype)
 
-    def step(_: Array, middle: list[Array]) -> list[Array]:
-        apart = _minus(leaves, middle)
-        moves = _sum(apart, shares * jnp.minimum(ratio(bound, row_norms(apart), 1), 1))
-        return [one + move for one, move in zip(middle, moves, strict=True)]
+    def step(_: Array, middle: Array) -> Array:
+        apart = rows - middle[None]
+        return middle + _mean(apart, counted * jnp.minimum(ratio(bound, row_norms([apart]), 1), 1), count)
 
-    found = jax.lax.fori_loop(0, iterations, step, first if centre is None else _row(centre, updates, leaves))
-    return _shaped([jnp.where(count > 0, leaf, 0) for leaf in found], updates)
+    return _shaped(jnp.where(count > 0, jax.lax.fori_loop(0, iterations, step, first), 0), updates)
 
 
 @on_any_mesh
 def fltrust_weights(updates: PyTree, reference: PyTree, *, present: Mask = None) -> Float[Array, " S"]:
     """Weights of a sum: ``T_i ||g|| / ||x_i|| / sum_j T_j`` with ``T_i = max(0, cos(x_i, g))``; 0 without any T.
 
-    ``reference`` has leaves ``[...]``: g, the server's own update from rows that it trusts. ``weighted_sum`` of these
-    weights has at most its norm. Rows of 0, and shorter by more than a square can hold, have the weight 0.
+    ``reference`` is g, leaves ``[...]``, of rows that the server trusts. The sum has at most its norm. Weights are 0 of
+    rows of 0, or shorter by more than a square can hold.
     Source: Cao et al., "FLTrust: Byzantine-robust federated learning via trust bootstrapping" (NDSS 2021).
     """
-    leaves, present, _ = _read(updates, present)
-    goal = _row(reference, updates, leaves)
-    norms, length = row_norms(leaves), row_norms([leaf[None] for leaf in goal])[0]
-    known = present & (norms > length * jnp.sqrt(jnp.finfo(norms.dtype).tiny))
-    inverse = jnp.where(known, 1 / jnp.where(known, norms, 1), 0)
-    pairs = [(leaf * inverse[:, None], ratio(row, length)) for leaf, row in zip(leaves, goal, strict=True)]
-    trust = jnp.maximum(_product(pairs), 0)
+    rows, counted, _ = _read(updates, present)
+    goal = _row(reference, updates).astype(rows.dtype)
+    norms, length = row_norms([rows]), row_norms([goal[None]])[0]
+    long = counted & (norms > length * jnp.sqrt(jnp.finfo(norms.dtype).tiny))
+    inverse = jnp.where(long, 1 / jnp.where(long, norms, 1), 0)
+    trust = jnp.maximum(jnp.matmul(rows * inverse[:, None], ratio(goal, length), precision="highest"), 0)
     return ratio(trust, jnp.sum(trust)) * (length * inverse)
 
 
@@ -172,17 +162,16 @@ def fltrust_weights(updates: PyTree, reference: PyTree, *, present: Mask = None)
 def bulyan(updates: PyTree, byzantine: Number, *, present: Mask = None) -> PyTree:
     """Per entry the mean of the n - 4f values nearest to the median of n - 2f rows, which Krum picks; n >= 4f + 3.
 
-    Krum picks one row at a time, by max(n' - f - 2, 1) neighbours among the n' left; the last picks tie, and so depend
-    on the order of rows. Values that are equally far share the places left. Otherwise at least one row and one value
-    are taken.
+    Krum picks one row at a time, by max(n' - f - 2, 1) neighbours among the n' left; its last picks tie, and so depend
+    on the order of rows. Equally far values share the places left. Else at least one row and one value are taken.
     Source: El Mhamdi et al., "The hidden vulnerability of distributed learning in Byzantium" (ICML 2018).
     """
-    leaves, counted, count = _read(updates, present)
+    rows, counted, count = _read(updates, present)
     found = _reckoned(byzantine, present, counted, 4, 3)
     picks = jnp.maximum(count - 2 * found, 1)
-    picked = _picked(jax.lax.stop_gradient(leaves), counted, found, picks)
+    picked = _picked(jax.lax.stop_gradient(rows), counted, found, picks)
     counts = (jnp.sum(picked), jnp.maximum(picks - 2 * found, 1))
-    return _shaped(of_sorted(_mean_near_median, _above(leaves, picked), counts), updates)
+    return _shaped(of_sorted(_mean_near_median, jnp.where(picked[:, None], rows, jnp.inf), counts), updates)
 
 
 @on_any_mesh
@@ -191,21 +180,19 @@ def bucketing(
 ) -> tuple[PyTree, Bool[Array, " buckets"]]:
     """Means of ``size`` random rows each, ``[ceil(S/size), ...]``, and which are present; one may have fewer rows.
 
-    Rows stand in the order of numbers drawn by ``fold_in(key, id)``; None: the ids 0..S-1. So neither absent rows nor
-    the places of rows make a difference. Source: Karimireddy et al., "Byzantine-robust learning on heterogeneous
-    datasets via bucketing" (ICLR 2022).
+    Rows stand in the order of numbers drawn by ``fold_in(key, id)``, None: 0..S-1, wherever they and absent rows are.
+    Source: Karimireddy et al., "Byzantine-robust learning on heterogeneous datasets via bucketing" (ICLR 2022).
     """
     check_positive("size", size)
-    leaves, present, count = _read(updates, present)
+    rows, present, count = _read(updates, present)
     id = jnp.arange(present.size) if id is None else jnp.asarray(id)
     check_shape("id", id, "S", present.size)
     drawn = jax.vmap(lambda one: jax.random.bits(jax.random.fold_in(key, one)))(id)
     buckets = -(-present.size // size)
     order = jnp.pad(jnp.lexsort((id, drawn, ~present)), (0, buckets * size - present.size))
-    counted = jnp.arange(buckets * size) < count
-    members = jnp.sum(counted.reshape(buckets, size), axis=1)
-    rows = [jnp.where(counted[:, None], leaf[order], 0).reshape(buckets, size, leaf.shape[1]) for leaf in leaves]
-    return _shaped([ratio(jnp.sum(leaf, axis=1), members[:, None]) for leaf in rows], updates), members > 0
+    counted = (jnp.arange(buckets * size) < count).reshape(buckets, size, 1)
+    total = jnp.sum(jnp.where(counted, rows[order].reshape(buckets, size, -1), 0), axis=1)
+    return _shaped(ratio(total, jnp.sum(counted, axis=1)), updates), counted[:, 0, 0]
 
 
 @on_any_mesh
@@ -214,87 +201,61 @@ def nearest_neighbour_mixing(updates: PyTree, byzantine: Number, *, present: Mas
 
     Rows that do not count stay as they are. Source: Allouah et al., "Fixing by mixing" (AISTATS 2023).
     """
-    leaves, counted, count = _read(updates, present)
+    rows, counted, count = _read(updates, present)
     near = count - jnp.minimum(_reckoned(byzantine, present, counted, 2, 1), jnp.maximum(count - 1, 0) // 2)
-    apart = _squared_distances(jax.lax.stop_gradient(leaves), counted)
+    apart = _squared_distances(jax.lax.stop_gradient(rows), counted)
     ranks = _ranks(jnp.where(jnp.eye(counted.size, dtype=bool), -1, apart))
-    mixed = _shaped(_mean(leaves, (ranks < near) & counted[None]), updates)
-    return where_rows(counted, mixed, updates)
+    return where_rows(counted, _shaped(_mean(rows, (ranks < near) & counted[None]), updates), updates)
 
 
-def _read(updates: PyTree, present: Mask) -> tuple[list[Array], Bool[Array, " S"], Int[Array, ""]]:
-    """The leaves as matrices of one dtype, with zeros for rows that do not count; which rows count; how many."""
+def _read(updates: PyTree, present: Mask) -> tuple[Float[Array, "S d"], Bool[Array, " S"], Int[Array, ""]]:
+    """All leaves as one matrix, with zeros for rows that do not count; which rows count; how many."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(updates)]
-    size = next((leaf.shape[0] for leaf in leaves if leaf.ndim), 0)
+    size = leaves[0].shape[0] if leaves and leaves[0].ndim else 0
     counted = presence(present, size)
     for leaf in leaves:
         if leaf.shape[:1] != (size,) or not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"expected floating updates of {size} rows, got a leaf {leaf.dtype}{list(leaf.shape)}")
     dtype = jnp.result_type(jnp.float32, *leaves)
-    rows = [leaf.astype(dtype).reshape(size, math.prod(leaf.shape[1:])) for leaf in leaves]
-    for leaf in rows:
-        counted &= jnp.all(jnp.isfinite(leaf), axis=1)
-    return [jnp.where(counted[:, None], leaf, 0) for leaf in rows], counted, jnp.sum(counted)
+    parts = [leaf.astype(dtype).reshape(size, math.prod(leaf.shape[1:])) for leaf in leaves]
+    rows = jnp.concatenate([jnp.zeros((size, 0), dtype), *parts], axis=1)
+    counted &= jnp.all(jnp.isfinite(rows), axis=1)
+    return jnp.where(counted[:, None], rows, 0), counted, jnp.sum(counted)
 
 
-def _row(tree: PyTree, updates: PyTree, leaves: list[Array]) -> list[Array]:
-    """Leaves ``[...]`` as vectors like rows of ``leaves``."""
+def _row(tree: PyTree, updates: PyTree) -> Float[Array, " d"]:
+    """Leaves ``[...]`` as a vector; zeros if one is not finite."""
     jax.tree.map(lambda row, leaf: check_shape("a leaf", row, "...", *jnp.shape(leaf)[1:]), tree, updates)
-    return [jnp.ravel(row).astype(leaf.dtype) for row, leaf in zip(jax.tree.leaves(tree), leaves, strict=True)]
+    return _read(jax.tree.map(lambda row: jnp.asarray(row)[None], tree), None)[0][0]
 
 
-def _shaped(values: list[Array], updates: PyTree) -> PyTree:
-    """Vectors, or matrices of rows, in the shapes and dtypes of ``updates``."""
+def _shaped(values: Float[Array, "*rows d"], updates: PyTree) -> PyTree:
+    """Vectors in the shapes and dtypes of ``updates``."""
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, updates))
-    pairs = zip(values, leaves, strict=True)
-    return structure.unflatten(
-        value.reshape(*value.shape[:-1], *leaf.shape[1:]).astype(leaf.dtype) for value, leaf in pairs
-    )
+    ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves])
+    pairs = zip(jnp.split(values, ends[:-1], axis=-1), leaves, strict=True)
+    return structure.unflatten(x.reshape(*x.shape[:-1], *leaf.shape[1:]).astype(leaf.dtype) for x, leaf in pairs)
 
 
-def _above(leaves: list[Array], present: Array) -> list[Array]:
-    """Rows that do not count stand last in the order."""
-    return [jnp.where(present[:, None], leaf, jnp.inf) for leaf in leaves]
-
-
-def _minus(leaves: list[Array], middle: list[Array]) -> list[Array]:
-    return [leaf - one[None] for leaf, one in zip(leaves, middle, strict=True)]
-
-
-def _weights(weights: Weights, present: Array, leaves: list[Array]) -> Float[Array, " S"]:
+def _weights(weights: Weights, present: Array, rows: Array) -> Float[Array, " S"]:
     weights = jnp.ones(present.shape) if weights is None else jnp.asarray(weights)
     check_shape("weights", weights, "S", present.size)
-    return jnp.where(present, weights.astype(jnp.result_type(jnp.float32, *leaves)), 0)
+    return jnp.where(present, weights.astype(rows.dtype), 0)
 
 
-def _sum(leaves: list[Array], weights: Array) -> list[Array]:
-    return [combine(weights.astype(leaf.dtype), leaf) for leaf in leaves]
-
-
-def _mean(leaves: list[Array], weights: Array) -> list[Array]:
-    """Means of the rows by weights ``[..., S]``; zeros without weight."""
-    return _sum(leaves, ratio(wide(weights), jnp.sum(wide(weights), axis=-1, keepdims=True)))
-
-
-def _product(pairs: list[tuple[Array, Array]]) -> Array:
-    return jnp.sum(jnp.stack([jnp.matmul(*pair, precision=jax.lax.Precision.HIGHEST) for pair in pairs]), axis=0)
-
-
-def _number(byzantine: Any, count: int | Array) -> Any:
-    """f of ``count`` rows. A share of 0.29 of 100 is 29, not 28.999999999999996."""
-    whole, found = jnp.issubdtype(jnp.result_type(byzantine), jnp.integer), known(byzantine)
-    if found is not None and not 0 <= found < (math.inf if whole else 1):
-        raise ValueError(f"expected byzantine to be a whole number of at least 0, or a share below 1, got {byzantine}")
-    return byzantine if whole else byzantine * count * (1 + 1e-6) // 1
+def _mean(rows: Array, weights: Array, total: Array | None = None) -> Array:
+    """``weights @ rows / total``, None: the weights' own; zeros without weight. ``weights`` are ``[..., S]``."""
+    weights = weights.astype(rows.dtype)
+    return combine(ratio(weights, jnp.sum(weights, axis=-1, keepdims=True) if total is None else total), rows)
 
 
 def _reckoned(byzantine: Number, present: Mask, counted: Array, times: int, more: int) -> Int[Array, ""]:
     """f; an error if it is known that there are fewer rows than ``times f + more``."""
     if present is None and known(byzantine) is not None:
-        found = int(_number(known(byzantine), counted.size))
-        if counted.size < times * found + more:
-            words = f"at least {times} f + {more} = {times * found + more} updates for f = {found} Byzantine ones"
-            raise ValueError(f"expected {words}, got {counted.size}")
+        with jax.ensure_compile_time_eval():
+            found = int(assumed_byzantine(byzantine, jnp.ones(counted.size, bool)))
+        if counted.size < (least := times * found + more):
+            raise ValueError(f"expected at least {least} updates ({times} f + {more}, f = {found}), got {counted.size}")
     return assumed_byzantine(byzantine, counted)
 
 
@@ -326,41 +287,32 @@ def _ranks(values: Array) -> Int[Array, "*rows S"]:
     return jnp.argsort(jnp.argsort(values, axis=-1), axis=-1)
 
 
-def _squared_distances(leaves: list[Array], present: Array) -> Float[Array, "S S"]:
+def _squared_distances(rows: Array, present: Array) -> Float[Array, "S S"]:
     """``||x_i - x_j||^2`` by one product, at most the largest number; infinity on the diagonal and of absent rows."""
     # The product loses digits where rows are long. Outliers move their mean, so the centre is the mean of the half
     # nearest to it, twice.
-    centre = _mean(leaves, present)
+    centre = _mean(rows, present)
     for _ in range(2):
-        ranks = _ranks(jnp.where(present, row_norms(_minus(leaves, centre)), jnp.inf))
-        centre = _mean(leaves, present & (2 * ranks < jnp.sum(present)))
-    rows = [jnp.where(present[:, None], leaf, 0) for leaf in _minus(leaves, centre)]
-    products = _product([(leaf, leaf.T) for leaf in rows])
-    squares = jnp.diagonal(products)
-    found = squares[:, None] + squares[None] - (products + products.T)
+        ranks = _ranks(jnp.where(present, row_norms([rows - centre[None]]), jnp.inf))
+        centre = _mean(rows, present & (2 * ranks < jnp.sum(present)))
+    rows = jnp.where(present[:, None], rows - centre[None], 0)
+    products = jnp.matmul(rows, rows.T, precision="highest")
+    found = jnp.diagonal(products)[:, None] + jnp.diagonal(products)[None] - (products + products.T)
     found = jnp.where(jnp.isfinite(found), jnp.maximum(found, 0), jnp.finfo(found.dtype).max)
     others = present[:, None] & present[None] & ~jnp.eye(present.size, dtype=bool)
     return jnp.where(others, found, jnp.inf)
 
 
-def _scores(leaves: list[Array], present: Array, byzantine: Array) -> Float[Array, " S"]:
-    count = jnp.sum(present)
-    near = jnp.minimum(jnp.maximum(count - byzantine - 2, 1), count - 1)
-    # Columns are sorted: the matrix is symmetric.
-    (scores,) = of_sorted(_sum_between, [_squared_distances(leaves, present)], (jnp.zeros_like(near), near))
-    return jnp.where(present, jnp.minimum(scores, jnp.finfo(scores.dtype).max), jnp.inf)
-
-
-def _picked(leaves: list[Array], present: Array, byzantine: Array, picks: Array) -> Bool[Array, " S"]:
+def _picked(rows: Array, present: Array, byzantine: Array, picks: Array) -> Bool[Array, " S"]:
     """The rows that Krum picks one after the other."""
-    distances = _squared_distances(leaves, present)
+    distances = _squared_distances(rows, present)
 
     def pick(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         left, ranks = state
         near = left[None] & (ranks < jnp.maximum(jnp.sum(left) - byzantine - 2, 1)) & jnp.isfinite(distances)
         scores = jnp.minimum(jnp.sum(jnp.where(near, distances, 0), axis=1), jnp.finfo(distances.dtype).max)
         best = jnp.argmin(jnp.where(left, scores, jnp.inf))
-        # In the order of each row, those behind the picked one move up.
+        # Rows behind the picked one move up in the order of each row.
         return left & (jnp.arange(left.size) != best), ranks - (ranks > ranks[:, best][:, None])
 
     left, _ = jax.lax.fori_loop(0, picks, pick, (present, _ranks(distances)))

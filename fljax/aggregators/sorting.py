@@ -6,8 +6,8 @@ blocks of columns that fit the cache. A trimmed mean of 100 rows of 52500 entrie
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,48 +15,35 @@ import jax.numpy as jnp
 
 from fljax.core import platforms
 
-# Columns that are sorted at a time. For 100 rows, of 128 to 2048 columns 128 to 320 are best; for 1000, 256.
-BLOCK = 256
-
-Reduce = Callable[..., Any]  # maps sorted rows ``[S, columns]`` and some counts to ``[columns]``
+BLOCK = 256  # columns that are sorted at a time: for 100 rows, 128 to 320 are best of 128 to 2048; for 1000 rows, 256
+Reduce = Callable[..., Any]  # of sorted rows ``[S, columns]`` and some counts: ``[columns]``
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-@functools.partial(jax.jit, static_argnums=0)
-def of_sorted(reduce: Reduce, leaves: list[jax.Array], counts: tuple[jax.Array, ...]) -> list[jax.Array]:
-    """``reduce(sorted leaf, *counts)`` for each leaf ``[S, columns]``: ``[columns]``. Leaves have one dtype, no NaN."""
-    cpu, default = (functools.partial(form, reduce) for form in (_by_network, _by_sort))
-    return platforms.choose(leaves, counts, cpu=cpu, default=default)
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+@partial(jax.jit, static_argnums=0)
+def of_sorted(reduce: Reduce, rows: jax.Array, counts: tuple[jax.Array, ...]) -> jax.Array:
+    """``reduce(sorted rows, *counts)``; ``rows [S, columns]`` hold no NaN."""
+    by_sort = lambda rows, counts: reduce(jnp.sort(rows, axis=0), *counts)  # noqa: E731
+    return platforms.choose(rows, counts, cpu=partial(_by_network, reduce), default=by_sort)
 
 
 @of_sorted.defjvp
-def _of_sorted_jvp(reduce: Reduce, primals: Any, tangents: Any) -> tuple[list[jax.Array], list[jax.Array]]:
-    leaves, counts = primals
-    _, slopes = jax.jvp(lambda leaves: _by_sort(reduce, leaves, counts), (leaves,), (tangents[0],))
-    return of_sorted(reduce, leaves, counts), slopes
+def _of_sorted_jvp(reduce: Reduce, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    rows, counts = primals
+    _, slope = jax.jvp(lambda rows: reduce(jnp.sort(rows, axis=0), *counts), (rows,), (tangents[0],))
+    return of_sorted(reduce, rows, counts), slope
 
 
-def _by_sort(reduce: Reduce, leaves: list[jax.Array], counts: tuple[jax.Array, ...]) -> list[jax.Array]:
-    return [reduce(jnp.sort(leaf, axis=0), *counts) for leaf in leaves]
-
-
-def _by_network(reduce: Reduce, leaves: list[jax.Array], counts: tuple[jax.Array, ...]) -> list[jax.Array]:
-    """All leaves side by side, so that there is one network to compile."""
-    rows = jnp.concatenate(leaves, axis=1)
+def _by_network(reduce: Reduce, rows: jax.Array, counts: tuple[jax.Array, ...]) -> jax.Array:
     columns = rows.shape[1]
     width = min(BLOCK, columns)
-    if not rows.size:
-        return _by_sort(reduce, leaves, counts)
 
     def one(block: jax.Array, found: jax.Array) -> jax.Array:
-        # The last block may overlap the one before.
-        start = jnp.minimum(block * width, columns - width)
+        start = jnp.minimum(block * width, columns - width)  # the last block may overlap the one before
         part = jax.lax.dynamic_slice_in_dim(rows, start, width, axis=1)
         return jax.lax.dynamic_update_slice_in_dim(found, reduce(_network(part), *counts), start, axis=0)
 
-    found = jax.lax.fori_loop(0, -(-columns // width), one, jnp.zeros(columns, rows.dtype))
-    ends = [sum(leaf.shape[1] for leaf in leaves[:place]) for place in range(1, len(leaves))]
-    return jnp.split(found, ends)
+    return jax.lax.fori_loop(0, -(-columns // max(width, 1)), one, jnp.zeros(columns, rows.dtype))
 
 
 def _network(rows: jax.Array) -> jax.Array:
@@ -67,7 +54,7 @@ def _network(rows: jax.Array) -> jax.Array:
     for stage in range(1, full.bit_length()):
         for half in (1 << step for step in reversed(range(stage))):
             mirrored = slice(None, None, -1 if 2 * half == 1 << stage else 1)
-            pairs = rows.reshape(-1, 2, half, width)
+            pairs = rows.reshape(full // (2 * half), 2, half, width)
             first, second = pairs[:, 0], pairs[:, 1, mirrored]
             least, most = jnp.minimum(first, second), jnp.maximum(first, second)[:, mirrored]
             rows = jnp.concatenate([least, most], axis=1).reshape(full, width)

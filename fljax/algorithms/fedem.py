@@ -158,7 +158,7 @@ def fedem(
         init_client=init_client,
         send=lambda server, seat: server.models,
         train=train,
-        aggregate=Streamed(contribute, finish),
+        aggregate=Streamed(contribute, finish, stacked=True),
         select=select_uniform(clients_per_round),
         personal=deploy,
         models=components,

@@ -100,11 +100,11 @@ def fednova(
 
     def contribute(server: PyTree, seat: Seat, up: FedNovaUp) -> tuple[Part, Array]:
         mass = jnp.where(up.work > 0, contribute_one(server, seat, up)[1], 0)  # whoever took no step is absent
-        return Part((up.update, up.work), mass), mass
+        return Part(up._replace(report=Report()), mass), mass
 
     def direction(total: Total, rows: Float[Array, " S"], cohort: Cohort) -> tuple[PyTree, Info]:
-        normalised, work = mean(total)
-        step = roles.replace_statistics(task, trees.scale(normalised, work), normalised)
+        means = mean(total)
+        step = roles.replace_statistics(task, trees.scale(means.update, means.work), means.update)
         return step, along("row", weight=normalise_weights(rows))
 
     return single_model(

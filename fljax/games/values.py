@@ -76,6 +76,7 @@ def metrics_of(algorithm: Algorithm, federation: Federation, reference: Referenc
             names |= {"standalone_test_accuracy"} if scored else set()
         if algorithm.personal is not None and any(scenario.tunes for scenario in algorithm.scenarios):
             names.add("train_loss")
+        names |= {probe.name for probe in algorithm.probes}
         metrics += [f"{prefix}{name}" for name, metric in OVER_CLIENTS.items() if set(metric.variables) <= names]
     if np.any(np.asarray(federation.clients.valid.size) > 0):
         metrics += [f"average_valid_{kind}" for kind in kinds]

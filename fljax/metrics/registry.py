@@ -185,6 +185,9 @@ OVER_CLIENTS: dict[str, Metric] = {
         ("personalised_model_accuracy_gain", "gain_standard_error", "opt_out_threshold"),
         lower=True,
     ),
+    "average_backdoor_success": Metric(
+        "mean over clients of backdoor_success", formulas.average_accuracy, ("backdoor_success",), lower=True
+    ),
     "participation_rate": Metric(
         "fraction of clients with personalised_model_accuracy_gain >= opt_out_threshold (IP-FL)",
         lambda gain, threshold: formulas.participation_rate(gain, threshold=threshold),
@@ -207,6 +210,7 @@ PER_CLIENT = {
     "global_test_loss": "per client: mean loss on its test rows of the global model, before the client changes it",
     "global_test_accuracy": "per client: accuracy on its test rows of the global model, before the client changes it",
     "train_loss": "per client: mean loss on its training rows of the model that it has tuned (scenario finetuned)",
+    "backdoor_success": "per client: share of its triggered test rows that its model assigns to the backdoor's class",
     "standalone_test_loss": "per client: mean loss of its standalone model on its test rows",
     "standalone_test_accuracy": "per client: accuracy of its standalone model on its test rows",
     "standalone_valid_loss": (

@@ -27,6 +27,7 @@ from fljax.protocol.algorithm import Peers as Peers
 from fljax.protocol.algorithm import PerClient as PerClient
 from fljax.protocol.algorithm import Personal as Personal
 from fljax.protocol.algorithm import Poll as Poll
+from fljax.protocol.algorithm import Probe as Probe
 from fljax.protocol.algorithm import Round as Round
 from fljax.protocol.algorithm import Seat as Seat
 from fljax.protocol.algorithm import Select as Select

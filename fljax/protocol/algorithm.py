@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax.core import trees
-from fljax.protocol.data import Held, LocalData
+from fljax.protocol.data import Held, LocalData, Subset
 from fljax.protocol.roles import Task, TrainingKey
 
 Info = Mapping[str, "Array | Labelled"]
@@ -436,6 +436,22 @@ class Judged(NamedTuple):
     several: bool = False
 
 
+class Probe(NamedTuple):
+    """A further metric of the models that clients would use, on test rows that a scenario changes.
+
+    Attributes:
+      name: of the metric ``[client]``, ``sum(hits) / sum(counted)`` over its rows; NaN where the divisor is 0.
+      rows: the rows that are judged in place of a client's test rows.
+      counted: ``(outputs, y) -> [b]``, 1 for rows that count, else 0.
+      hits: ``(outputs, y) -> [b]``, 1 for those of them in which the model does what the metric is about, else 0.
+    """
+
+    name: str
+    rows: Callable[[Subset], Subset]
+    counted: Callable[[Array, Array], Float[Array, " b"]]
+    hits: Callable[[Array, Array], Float[Array, " b"]]
+
+
 class Applied(NamedTuple):
     """A scenario that is wrapped around an algorithm.
 
@@ -443,11 +459,13 @@ class Applied(NamedTuple):
       name: name of the scenario.
       rounds: number of rounds that its table covers; None: any number.
       tunes: whether clients train what they are given before they use it; training rows then judge their models, too.
+      probe: its own metric of clients' models; None: it has none.
     """
 
     name: str
     rounds: int | None = None
     tunes: bool = False
+    probe: Probe | None = None
 
 
 def keep_nothing(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> tuple[()]:
@@ -537,6 +555,11 @@ class Algorithm(NamedTuple):
     counts: Counts | None = None
     peers: Peers | None = None
     scenarios: tuple[Applied, ...] = ()
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """The metrics of its scenarios."""
+        return tuple(scenario.probe for scenario in self.scenarios if scenario.probe is not None)
 
     def down(self, server: PyTree, seat: Seat) -> PyTree:
         """ONE: what this client receives. ``server`` is the whole Server, and not what ``send`` sees of it."""

@@ -82,10 +82,12 @@ class Streamed(NamedTuple):
     Attributes:
       contribute: see Contribute.
       finish: see Finish.
+      stacked: whether values hold several models along their first axis, of which each is an update by itself.
     """
 
     contribute: Contribute
     finish: Finish
+    stacked: bool = False
 
     def __call__(self, server: PyTree, up: PyTree, round: Round) -> tuple[PyTree, Info]:
         """The same aggregation of a whole cohort at once, as an ``Aggregate`` with ``up`` [S, ...]."""
@@ -153,7 +155,7 @@ def within(
         inner_server, info = inner.finish(unwrap(server), total, rows, round)
         return rewrap(server, inner_server), info
 
-    return Streamed(contribute, finish)
+    return inner._replace(contribute=contribute, finish=finish)
 
 
 def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:

@@ -54,6 +54,7 @@ TITLES = {
     "contribution_correlation": "Correlation of accuracy with contribution",
     "ipr_loss": "Clients not worse off by loss",
     "ipr_accuracy": "Clients not worse off by accuracy",
+    "average_backdoor_success": "Rows with a trigger that an attacker's class is assigned to",
     "gradient_steps": "Gradients computed by clients",
     "forward_passes": "Inference passes of clients in training",
     "dropped_messages": "Messages dropped, not finite",

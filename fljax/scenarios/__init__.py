@@ -5,6 +5,7 @@ from fljax.scenarios.absence import availability as availability
 from fljax.scenarios.absence import dropout as dropout
 from fljax.scenarios.adaptive_effort import adaptive_effort as adaptive_effort
 from fljax.scenarios.appeal_based import appeal_based as appeal_based
+from fljax.scenarios.backdoor import backdoor as backdoor
 from fljax.scenarios.byzantine import byzantine as byzantine
 from fljax.scenarios.clipped import clipped as clipped
 from fljax.scenarios.colluding import colluding as colluding
@@ -18,6 +19,7 @@ from fljax.scenarios.median_clipped import median_clipped as median_clipped
 from fljax.scenarios.misreporting import misreporting as misreporting
 from fljax.scenarios.opting_out import opting_out as opting_out
 from fljax.scenarios.registry import REGISTRY as REGISTRY
+from fljax.scenarios.robust import robust as robust
 from fljax.scenarios.sampling import client_sampling as client_sampling
 from fljax.scenarios.strategic import ByReport as ByReport
 from fljax.scenarios.strategic import Deviation as Deviation

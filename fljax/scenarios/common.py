@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
 
 from fljax import training
-from fljax.core import trees
+from fljax.core import trees, users
 from fljax.core.values import check_flags
 from fljax.protocol import (
     Algorithm,
@@ -34,6 +34,7 @@ from fljax.protocol import (
     Info,
     LocalData,
     PerClient,
+    Probe,
     Seat,
     Subset,
     Task,
@@ -45,9 +46,9 @@ from fljax.protocol.messages import Report
 
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
-BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC, ADAPTIVE_EFFORT, CLIENT_SAMPLING = range(1001, 1009)
+BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC = range(1001, 1007)
+ADAPTIVE_EFFORT, CLIENT_SAMPLING, ROBUST, COLLUDING, BACKDOOR = range(1007, 1012)
 NESTED = 1000
-COLLUDING = 1009
 
 
 class WithReport(NamedTuple):
@@ -79,10 +80,10 @@ class Entry(NamedTuple):
 
 
 def applied_scenarios(
-    inner: Algorithm, name: str, rounds: int | None = None, tunes: bool = False
+    inner: Algorithm, name: str, rounds: int | None = None, tunes: bool = False, probe: Probe | None = None
 ) -> tuple[Applied, ...]:
     """``Algorithm.scenarios`` after one more scenario is wrapped around ``inner``."""
-    return (*inner.scenarios, Applied(name, rounds, tunes))
+    return (*inner.scenarios, Applied(name, rounds, tunes, probe))
 
 
 def key_number(inner: Algorithm, name: str, number: int) -> int:
@@ -116,6 +117,14 @@ def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Float[Array
         for i, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, noisy)
+
+
+def one_update(kind: str, form: str, function: Callable[..., PyTree], updates: PyTree, *others: Any) -> PyTree:
+    """The one update that a user's function makes of stacked ``updates``, in their dtypes."""
+    row, found = trees.take(updates, 0), users.call(kind, form, function, updates, *others)
+    if trees.difference(row, found, exact=False):
+        raise users.refused(kind, function, "one update, a tree like a row of updates", found)
+    return trees.like(found, row)
 
 
 def root_mean_square(task: Task, update: PyTree) -> Float[Array, ""]:
@@ -300,7 +309,7 @@ def with_behaviour(
     return algorithm._replace(
         poll=None if algorithm.poll is None else algorithm.poll._replace(ask=ask),
         train=train,
-        counts=algorithm.counts if counted else honest_counts(behaving),
+        counts=algorithm.counts if counted else behaving.counts,
         scenarios=applied_scenarios(inner, name),
     )
 
@@ -312,20 +321,15 @@ class Known(NamedTuple):
     behaves: Callable[[PyTree, Seat], Bool[Array, ""]]  # (client or its view of the Server, seat), in this round
     ever: Callable[[PyTree, Seat], Bool[Array, ""]]  # (server, seat), in some round
 
+    def counts(self, server: PyTree, seat: Seat) -> Bool[Array, ""]:
+        """``Algorithm.counts`` without clients that misbehave in at least one round."""
+        honest, counts = ~self.ever(server, seat), self.algorithm.counts
+        return honest if counts is None else honest & counts(server, seat)
+
 
 def with_known(inner: Algorithm, behaviour: Given | Drawn) -> Known:
     """``inner`` with its misbehaving clients, given or drawn."""
     return with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
-
-
-def honest_counts(known: Known) -> Callable[[PyTree, Seat], Bool[Array, ""]]:
-    """``Algorithm.counts`` that leaves out clients that misbehave in at least one round."""
-
-    def counts(server: PyTree, seat: Seat) -> Bool[Array, ""]:
-        honest, algorithm = ~known.ever(server, seat), known.algorithm
-        return honest if algorithm.counts is None else honest & algorithm.counts(server, seat)
-
-    return counts
 
 
 def with_given(inner: Algorithm, behaviour: Given) -> Known:

@@ -18,7 +18,7 @@ from fljax.core.values import LOSSES, Count, Number, check_by_client, checked
 from fljax.metrics import ROUNDING
 from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Round, Seat, along
 from fljax.protocol.messages import Report
-from fljax.protocol.sums import Streamed, Total, as_streamed
+from fljax.protocol.sums import Total, as_streamed
 from fljax.scenarios.common import Entry, WithReport, applied_scenarios, deployed_scores, keep_rows, with_server
 
 
@@ -135,7 +135,7 @@ def opting_out(
 
     streamed = as_streamed(wrapped.aggregate)
     if loses_members:
-        wrapped = wrapped._replace(aggregate=Streamed(streamed.contribute, finish))
+        wrapped = wrapped._replace(aggregate=streamed._replace(finish=finish))
     return wrapped._replace(
         init_server=init_server,
         poll=Poll(poll, poll_every),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fljax.scenarios.absence import AVAILABILITY_ENTRY, DROPOUT_ENTRY
 from fljax.scenarios.adaptive_effort import ENTRY as adaptive_effort
 from fljax.scenarios.appeal_based import ENTRY as appeal_based
+from fljax.scenarios.backdoor import ENTRY as backdoor
 from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
 from fljax.scenarios.colluding import ENTRY as colluding
@@ -17,6 +18,7 @@ from fljax.scenarios.heterogeneous_training import ENTRY as heterogeneous_traini
 from fljax.scenarios.median_clipped import ENTRY as median_clipped
 from fljax.scenarios.misreporting import ENTRY as misreporting
 from fljax.scenarios.opting_out import ENTRY as opting_out
+from fljax.scenarios.robust import ENTRY as robust
 from fljax.scenarios.sampling import ENTRY as client_sampling
 from fljax.scenarios.strategic import ENTRY as strategic
 
@@ -37,5 +39,7 @@ REGISTRY: dict[str, Entry] = {
     "adaptive_effort": adaptive_effort,
     "client_sampling": client_sampling,
     "heterogeneous_training": heterogeneous_training,
+    "robust": robust,
     "colluding": colluding,
+    "backdoor": backdoor,
 }

@@ -26,6 +26,7 @@ from fljax.core.names import name_of
 from fljax.core.values import Range, check_by_client, checked
 from fljax.protocol import Algorithm, Census, LocalData, Seat, Task, roles
 from fljax.protocol.messages import changed_report, changed_update
+from fljax.scenarios.changed_rows import with_flipped_labels
 from fljax.scenarios.common import (
     STRATEGIC,
     ByRound,
@@ -37,7 +38,6 @@ from fljax.scenarios.common import (
     root_mean_square,
 )
 from fljax.scenarios.effort import with_effort
-from fljax.scenarios.flipped_labels import with_flipped_labels
 from fljax.scenarios.misreporting import false_value
 
 Coefficients = Annotated[ByRound, Range()]

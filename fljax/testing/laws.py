@@ -150,7 +150,7 @@ def _with_exact_dtypes(algorithm: Algorithm) -> Algorithm:
         require(differs is None, f"the aggregation returns a server unlike that of init_server: {differs}")
         return after, info
 
-    return algorithm._replace(train=train, aggregate=Streamed(streamed.contribute, finish))
+    return algorithm._replace(train=train, aggregate=streamed._replace(finish=finish))
 
 
 def _is_shape(value: Any) -> bool:

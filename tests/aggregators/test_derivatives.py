@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fljax import aggregators as ag
 from fljax.aggregators.by_loss import SURROGATES
 from fljax.protocol.sums import Part, add_up, divided, mean
+from tests.aggregators.test_attacks import ATTACKS
 from tests.drawn import at_most
 from tests.precision import enable_x64
 from tests.slopes import check_slopes
@@ -75,6 +76,7 @@ FLOATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         ),
         {"updates": "*SD", "times": ABOVE},
     ),
+    **{name: (functools.partial(attack, honest=PRESENT), {"updates": "*SD"}) for name, attack in ATTACKS.items()},
     "importance_weights": (ag.importance_weights, {"accuracy": "+NC"}),
     "member_weights": (functools.partial(ag.member_weights, jnp.asarray(MEMBERS)), {"sizes": SOME}),
     "cluster_means": (
@@ -146,6 +148,7 @@ FLOATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "bucketing": (lambda updates: ag.bucketing(KEY, updates, 3, present=PRESENT)[0], {"updates": ROWS}),
     "nearest_neighbour_mixing": (lambda updates: ag.nearest_neighbour_mixing(updates, 1), {"updates": ROWS}),
 }
+FLOATS["a_little_is_enough"][1]["deviations"] = FLOATS["inner_product_manipulation"][1]["scale"] = ONE
 # Results of whole numbers, bools and ids, and types.
 WITHOUT_FLOATS = {"assumed_byzantine", "slot_rows", "Ledger", "SlotRows", "SlotSchedule"}
 # Steps of these floats alone: ranks, rounding, or a choice.

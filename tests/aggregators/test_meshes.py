@@ -96,6 +96,7 @@ def of_clients(x):
         "mw": ag.mw_weights(by_client, x["present"]),
         "shares": ag.cgsv_shares(by_client),
         "cgsv": ag.cgsv_rewards(total, by_client),
+        "attack": ag.min_max(x["updates"], x["present"]),
         "rates": ag.iafl_rates(by_client),
         "rank": ag.rank_rewards(full, by_client, present=x["present"]),
         "bids": ag.bid_preferences(by_both, x["tokens"], key=key),
@@ -119,8 +120,23 @@ def of_clients(x):
     }
 
 
+def robust(x):
+    """Every robust rule, which has no ``axis_name``, either."""
+    row = {"w": jnp.ones((3, 2)), "b": jnp.ones(())}
+    counted = (ag.trimmed_mean, ag.krum_scores, ag.multi_krum, ag.bulyan, ag.nearest_neighbour_mixing)
+    calls = [ag.coordinate_median, *(functools.partial(rule, byzantine=1) for rule in counted)]
+    calls += [
+        functools.partial(ag.geometric_median, weights=x["weights"]),
+        functools.partial(ag.clipped_mean, bound=0.9),
+    ]
+    calls += [functools.partial(ag.centred_clipping, bound=0.9, centre=row)]
+    calls += [functools.partial(ag.fltrust_weights, reference=row)]
+    calls += [lambda updates, present: ag.bucketing(jax.random.key(0), updates, 2, id=x["ids"], present=present)]
+    return [call(x["updates"], present=x["present"]) for call in calls]
+
+
 def everything(x):
-    return {"rows": of_rows(x), "clients": of_clients(x)}
+    return {"rows": of_rows(x), "clients": of_clients(x), "robust": robust(x)}
 
 
 @pytest.fixture(scope="module")

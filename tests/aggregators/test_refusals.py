@@ -25,6 +25,7 @@ WITH_PRESENT: dict[str, Any] = {
     "iafl": lambda present: ag.iafl_rewards(KEY, UPDATES, jnp.ones(N), ids=jnp.arange(S), present=present),
     "clip": lambda present: ag.clip(UPDATES, 1.0, present=present),
     "clipped": lambda present: ag.clip_to_median(UPDATES, present=present),
+    "colluding": lambda present: ag.a_little_is_enough(UPDATES, present, present, deviations=1.5),
     "rank": lambda present: ag.rank_rewards(UPDATES, jnp.ones(S), present=present),
 }
 

@@ -17,7 +17,7 @@ from fljax.engine.programs import program
 from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.states import by_id, initial_state, same_tests
 from fljax.protocol import Algorithm, Federation, Rows, unlabelled
-from fljax.scenarios import appeal_based, byzantine, finetuned
+from fljax.scenarios import appeal_based, backdoor, byzantine, finetuned
 from fljax.training import Local
 from tests.laws.compare import assert_close
 from tests.toys.federation import tiny_federation
@@ -58,6 +58,7 @@ def _algorithms() -> dict[str, Algorithm]:
         "a separate shared model": perfedavg(TASK, LOCAL),
         "no shared model": models_per_client(TASK, LOCAL, contribution=np.ones(5, np.float32)),
         "tuned": finetuned(plain, learning_rate=0.1, batch_size=2, steps=1),
+        "probed": backdoor(plain, target=1, size=1, fraction=0.0),
         "not all count": byzantine(appeal_based(plain, threshold=1.0, after=1), fraction=0.4),
     }
 

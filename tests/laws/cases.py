@@ -40,6 +40,7 @@ __all__ = [
     "PAIRS_SLOW",
     "POPULATION",
     "QUICK_PAIRS",
+    "REFUSED",
     "ROUNDS",
     "SIDE_BY_SIDE",
     "SLOW",
@@ -117,10 +118,14 @@ def _ditto_that_keeps(task: Task, local: Local, **hyper_parameters: Any) -> Algo
 
 
 VARIANTS["ditto_keep"] = ALGORITHMS["ditto"]._replace(build=_ditto_that_keeps)
+# Algorithms that add up no updates: ``robust`` refuses them.
+_SINGLE = ("qffl", "iafl", "cgsv", "cgsv_iafl", "rank", "ipfl", "fedfomo", "fedproto", "standalone", *TOYS)
+REFUSED = {f"robust({name})" for name in _SINGLE}
 PAIRS = {
     f"{scenario}({name})": _wrapped(case, scenario)
     for scenario in scenarios.REGISTRY
     for name, case in ALGORITHMS.items()
+    if f"{scenario}({name})" not in REFUSED
 }
 # Scenarios inside each other, around everything.
 COMPOSED = {
@@ -138,7 +143,7 @@ PAIRS_SLOW = {
     f"{scenario}({name})"
     for row, scenario in enumerate(scenarios.REGISTRY)
     for column, name in enumerate(ALGORITHMS)
-    if (row + column) % 3
+    if (row + column) % 3 and f"{scenario}({name})" not in REFUSED
 }
 # Algorithms that differ in where models live: one at the server, one per client, clusters, private state. All laws hold
 # for each scenario on these; every other pair is under the laws of test_pairs.py.
@@ -153,7 +158,8 @@ CASES = ALGORITHMS | VARIANTS | {name: case for name, case in PAIRS.items() if c
 SLOW = {
     name
     for name, case in CASES.items()
-    if case.scenario and case.algorithm != UNLIKE[2 + list(scenarios.REGISTRY).index(case.scenario) % 2]
+    if case.scenario not in (None, "robust")
+    and case.algorithm != UNLIKE[2 + list(scenarios.REGISTRY).index(case.scenario) % 2]
 }
 
 # Of each scenario one pair is quick.
@@ -161,7 +167,7 @@ QUICK_PAIRS = {
     next(
         f"{scenario}({name})"
         for name in (*EIGHT[row % len(EIGHT) :], *EIGHT, *ALGORITHMS)
-        if f"{scenario}({name})" not in PAIRS_SLOW | (CASES.keys() - SLOW)
+        if f"{scenario}({name})" not in PAIRS_SLOW | REFUSED | (CASES.keys() - SLOW)
     )
     for row, scenario in enumerate(scenarios.REGISTRY)
 }

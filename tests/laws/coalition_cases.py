@@ -13,6 +13,7 @@ from fljax.algorithms import with_contributions
 from fljax.algorithms.market import Exploration, Tokens
 from fljax.contributions import ROUND_MEASURES, RoundMeasure
 from fljax.protocol import Algorithm, Task
+from fljax.scenarios import robust
 from fljax.testing.bench import Bench
 from fljax.testing.coalitions import FULL
 from fljax.training import Local
@@ -40,6 +41,15 @@ def _recorded(name: str, measure: RoundMeasure) -> Case:
 
     def build(task: Task, local: Local, **options: Any) -> Algorithm:
         return with_contributions(case.build(task, local, **options), measure, stacked=True)
+
+    return case._replace(build=build)
+
+
+def _robust(name: str, **options: Any) -> Case:
+    case = ALGORITHMS[name]
+
+    def build(task: Task, local: Local, **others: Any) -> Algorithm:
+        return robust(case.build(task, local, **others), **options)
 
     return case._replace(build=build)
 
@@ -72,6 +82,11 @@ FORMS = {
     "fedbabu_size": _with("fedbabu", weights="size"),
     "ditto_size": _with("ditto", weights="size"),
     "apfl_fixed": _with("apfl", weights="size", adaptive=False),
+    "robust_fedavg": _robust("fedavg"),
+    "robust_fedavg_krum": _robust("fedavg", rule="krum"),
+    "robust_scaffold_median": _robust("scaffold", rule="geometric_median", before="mixing"),
+    "robust_fednova_centre": _robust("fednova", rule="centred_clipping", bound=0.1),
+    "robust_ifca_bucketing": _robust("ifca", rule="coordinate_median", before="bucketing"),
     "fedproto_uniform": _with("fedproto", weights="uniform"),
 }
 CASES = ALGORITHMS | VARIANTS | FORMS | MEASURED
@@ -91,6 +106,7 @@ WITHOUT_DRAWS = {name: _BY_ALGORITHM[case.algorithm] for name, case in CASES.ite
 DRAWN = {
     "fedprox_stragglers": "who straggles, and how much less it trains, is drawn by id",
     "ipfl": "models of clusters that are alike differ by rounding, which decides whose rows of the server are",
+    "robust_ifca_bucketing": "buckets are drawn by id",
     "iafl_measured_gtg_shapley": "the orders of the rows of a cohort are drawn, and a federation of five has more rows",
 }
 # Rows with replacement are drawn by id; in the order in which they stand, they are the same.

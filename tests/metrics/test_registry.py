@@ -29,6 +29,7 @@ ALGORITHMS = [
     {"name": "incfl", "label": "given", "threshold": THRESHOLD},
     {"name": "iafl"},
     {"name": "fedavg", "label": "tuned", "scenarios": [{"name": "finetuned", "steps": 2}]},
+    {"name": "fedavg", "label": "probed", "scenarios": [{"name": "backdoor", "target": 0, "fraction": 0.0}]},
 ]
 
 
@@ -70,6 +71,7 @@ def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarr
         "global_model_appeal": of_global((common_loss < rho).mean(-1)),
         # Only where clients tune what they are given.
         "deployed_model_appeal": (values("train_loss") < rho).mean(-1) if label == "tuned" else loss.mean(-1) * np.nan,
+        "average_backdoor_success": values("backdoor_success").mean(-1),
         "ipr_loss": (loss <= alone_loss).mean(-1),
         "ipr_accuracy": (accuracy >= alone_accuracy).mean(-1),
         "preferred_model_accuracy": np.where(better, accuracy, alone_accuracy).mean(-1),
@@ -122,7 +124,7 @@ def test_every_name_in_results_is_described(metrics):
     assert absent == server | {"decision_test_accuracy", "decision_valid_accuracy", "dropped_messages"}
 
 
-@pytest.mark.parametrize("label", ["fedavg_finetune", "given", "iafl", "tuned"])
+@pytest.mark.parametrize("label", ["fedavg_finetune", "given", "iafl", "tuned", "probed"])
 @pytest.mark.parametrize("prefix", ["", "unseen_"])
 def test_every_metric_over_clients_is_what_its_description_says(metrics, label, prefix):
     values = expected(metrics, label, prefix)

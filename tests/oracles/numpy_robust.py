@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,16 +10,7 @@ Rows = np.ndarray
 
 
 def distances(x: Rows) -> Rows:
-    """``||x_i - x_j||^2``, row by row."""
     return np.square(x[:, None] - x[None]).sum(axis=2)
-
-
-def count(byzantine: float, n: int) -> int:
-    return byzantine if isinstance(byzantine, int) else math.floor(byzantine * n + 1e-4)
-
-
-def median(x: Rows) -> Rows:
-    return np.median(x, axis=0)
 
 
 def trimmed_mean(x: Rows, f: int) -> Rows:
@@ -28,35 +18,28 @@ def trimmed_mean(x: Rows, f: int) -> Rows:
     return np.sort(x, axis=0)[cut : len(x) - cut].mean(axis=0)
 
 
-def krum_scores(x: Rows, f: int, rows: Any = None) -> dict[int, float]:
+def krum_scores(x: Rows, f: int, rows: Sequence[int]) -> dict[int, float]:
     """By row, among ``rows``."""
-    apart = distances(x)
-    rows = list(range(len(x))) if rows is None else rows
-    near = max(len(rows) - f - 2, 1)
+    apart, near = distances(x), max(len(rows) - f - 2, 1)
     return {i: float(sum(sorted(apart[i, j] for j in rows if j != i)[:near])) for i in rows}
 
 
 def multi_krum(x: Rows, f: int, keep: int | None = None) -> Rows:
-    scores = krum_scores(x, f)
+    scores = krum_scores(x, f, range(len(x)))
     best = sorted(scores, key=lambda i: (scores[i], i))
     return x[best[: max(len(x) - f - 2, 1) if keep is None else keep]].mean(axis=0)
 
 
-def geometric_median(x: Rows, weights: Rows, iterations: int = 4, smoothing: float = 1e-5) -> Rows:
-    middle = weights @ x / weights.sum()
+def geometric_median(x: Rows, weights: Rows, start: Rows, iterations: int = 4, smoothing: float = 1e-5) -> Rows:
     for _ in range(iterations):
-        beta = weights / np.maximum(smoothing, np.linalg.norm(x - middle, axis=1))
-        middle = beta @ x / beta.sum()
-    return middle
+        beta = weights / np.maximum(smoothing, np.linalg.norm(x - start, axis=1))
+        start = beta @ x / beta.sum()
+    return start
 
 
 def clipped(x: Rows, bound: float) -> Rows:
     norms = np.linalg.norm(x, axis=1, keepdims=True)
     return x * np.minimum(1, bound / np.where(norms > 0, norms, 1))
-
-
-def clipped_mean(x: Rows, bound: float, weights: Rows) -> Rows:
-    return weights @ clipped(x, bound) / weights.sum()
 
 
 def centred_clipping(x: Rows, bound: float, centre: Rows, iterations: int) -> Rows:
@@ -65,10 +48,13 @@ def centred_clipping(x: Rows, bound: float, centre: Rows, iterations: int) -> Ro
     return centre
 
 
+def trust(x: Rows, reference: Rows) -> Rows:
+    norms = np.linalg.norm(x, axis=1)
+    return np.maximum(x @ reference / np.where(norms > 0, norms, np.inf) / np.linalg.norm(reference), 0)
+
+
 def fltrust(x: Rows, reference: Rows) -> Rows:
-    length, norms = np.linalg.norm(reference), np.linalg.norm(x, axis=1)
-    trust = np.maximum(x @ reference / np.where(norms > 0, norms, np.inf) / length, 0)
-    return trust @ clipped(1e9 * x, float(length)) / (trust.sum() or 1)
+    return trust(x, reference) @ clipped(1e9 * x, float(np.linalg.norm(reference))) / (trust(x, reference).sum() or 1)
 
 
 def bulyan_picks(x: Rows, f: int) -> list[int]:
@@ -86,9 +72,8 @@ def bulyan(x: Rows, f: int) -> Rows:
     near, found = max(len(picked) - 2 * f, 1), []
     for values in picked.T:
         apart = np.abs(values - np.median(values))
-        last = np.sort(apart)[near - 1]
-        tied = np.isclose(apart, last, rtol=1e-9, atol=1e-12)
-        inside = (apart < last) & ~tied
+        tied = np.isclose(apart, np.sort(apart)[near - 1], rtol=1e-9, atol=1e-12)
+        inside = (apart < np.sort(apart)[near - 1]) & ~tied
         found.append((values[inside].sum() + (near - inside.sum()) * values[tied].mean()) / near)
     return np.array(found)
 

@@ -16,7 +16,7 @@ from fljax.engine.rounds.states import Purpose, client_key, round_key
 from fljax.protocol import Algorithm, Available, Census, LocalData, Rows, Seat, Subset
 from fljax.protocol.messages import Report, Sent
 from fljax.scenarios import ByReport, Strategy, strategic
-from fljax.scenarios.flipped_labels import with_flipped_labels
+from fljax.scenarios.changed_rows import with_flipped_labels
 from fljax.scenarios.strategic import HONEST, StrategicClient, received_model, updates_of
 from tests.games.test_retraining import few
 from tests.precision import enable_x64

@@ -184,7 +184,7 @@ def check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) ->
 def check_rounds(algorithm: Algorithm, end: int) -> None:
     """Raises a ValueError if a scenario's table, or random keys, cover fewer rounds than ``end``."""
     check_below(ROUNDS, "the number of all rounds", end)
-    for name, rounds, _ in algorithm.scenarios:
+    for name, rounds, *_ in algorithm.scenarios:
         if rounds is not None and end > rounds:
             raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
 

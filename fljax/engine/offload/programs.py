@@ -302,9 +302,9 @@ def judge_rest(
         client: ClientData = trees.take(data.clients, 0)
         client_state = trees.take(_kept(states, run, first), 0)
         scores = evaluate.judge_once(judge._replace(federation=data), client, client_state, scope)
-        seen = seen | evaluate.counted_once(judge, federation.clients, scores, scope)
+        seen = seen | evaluate.counted_once(judge, federation.clients, scores)
         if federation.unseen is not None:
-            unseen = unseen | evaluate.counted_once(judge._replace(known=False), federation.unseen, scores, scope)
+            unseen = unseen | evaluate.counted_once(judge._replace(known=False), federation.unseen, scores)
     named = evaluate.named_scores(seen, unseen, scope)
     server = evaluate.judge_server(judge, layout)
     return keep_everywhere(named | server, layout)

@@ -553,7 +553,7 @@ def global_model_of(
     """Where the Server has the model that all clients use; None if it has none, or more than this model is judged."""
     # A model of another structure than ``initial`` may hold functions, and these the algorithm's numbers.
     common = algorithm.common
-    if common is None or algorithm.personal is not None or algorithm.models is not None:
+    if common is None or algorithm.personal is not None or algorithm.models is not None or algorithm.probes:
         return None
     if task is None or not _is_same(task, algorithm.task):
         return None

@@ -64,7 +64,9 @@ def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) ->
         polled = polled._replace(ask=wrap("ask", polled.ask, "ballot"))
     aggregate = found.aggregate
     if isinstance(aggregate, Streamed):
-        aggregate = Streamed(wrap("contribute", aggregate.contribute), wrap("finish", aggregate.finish))
+        aggregate = aggregate._replace(
+            contribute=wrap("contribute", aggregate.contribute), finish=wrap("finish", aggregate.finish)
+        )
     else:
         aggregate = wrap("aggregate", aggregate)
     return found._replace(

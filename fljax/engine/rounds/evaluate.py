@@ -30,7 +30,7 @@ from fljax.engine.rounds.states import (
     round_key,
 )
 from fljax.metrics.scores import Predicted
-from fljax.protocol import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, roles, seen_from
+from fljax.protocol import Algorithm, ClientData, Federation, Judged, Labelled, Seat, Subset, along, roles, seen_from
 from fljax.training.evaluation import AT_ONCE
 
 _Value = TypeVar("_Value")
@@ -40,8 +40,8 @@ Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a 
 class Judgement(NamedTuple):
     """A model ("common" is the global model, before personalisation) and the rows of the client that judge it."""
 
-    model: Literal["own", "common"]
-    rows: Literal["test", "valid", "train"]
+    model: Literal["own", "common", "probed"]  # "probed": its own, by the Probe whose name stands for the rows
+    rows: str  # test, valid or train
 
     def name(self) -> str:
         """The metric's name before ``_loss`` and ``_accuracy``."""
@@ -83,9 +83,9 @@ def evaluate_state(
         place = jnp.argmax(federation.clients.test.size > 0)
         client, client_state = trees.take((federation.clients, state.clients), place)
         scores = judge_once(judge, client, client_state, scope)
-        seen |= counted_once(judge, federation.clients, scores, scope)
+        seen |= counted_once(judge, federation.clients, scores)
         if federation.unseen is not None:
-            unseen |= counted_once(judge_of_unseen, federation.unseen, scores, scope)
+            unseen |= counted_once(judge_of_unseen, federation.unseen, scores)
     return named_scores(seen, unseen, scope) | judge_server(judge, layout)
 
 
@@ -120,6 +120,7 @@ class Scope(NamedTuple):
         return not (self.once and self.same)
 
 
+OwnScores = dict[Judgement, Scores]
 Found = dict[Judgement, Any]  # of Scores [N] or [U]
 
 
@@ -171,13 +172,25 @@ class Judge(NamedTuple):
         """As ``any_score``, but NaN for a client that does not count."""
         return training.counted_scores(*self.any_score(client, model, rows), self.counts(client, rows))
 
-    def any_score(self, client: ClientData, model: PyTree, rows: str) -> Scores:
+    def any_score(
+        self, client: ClientData, model: PyTree, rows: str, change: Callable[[Subset], Subset] = lambda subset: subset
+    ) -> Scores:
         """Loss and accuracy of a model on the client's test, valid or train rows, whether or not it counts."""
-        subset, key = getattr(local_data(self.federation, client), rows), None
+        subset, key = change(getattr(local_data(self.federation, client), rows)), None
         if rows == "train":  # with the noise of features that clients train on, as their standalone losses
             key = training.stream(self.key(client), training.Stream.LOSS)
         with within("evaluation", client=client.id, unseen=not self.known, round=self.round, seed=self.state.seed):
             return training.evaluate(self.algorithm.task, lambda x: self.algorithm.predict(model, x), subset, key=key)
+
+    def any_own(self, client: ClientData, model: PyTree) -> OwnScores:
+        """The scores on test rows of the model that the client would use, also by probes, whether or not it counts."""
+        found: OwnScores = {_OWN: self.any_score(client, model, "test")}
+        for probe in self.algorithm.probes:
+            task = self.algorithm.task._replace(loss=probe.counted, score=probe.hits)
+            judge = self._replace(algorithm=self.algorithm._replace(task=task))
+            counted, hits = judge.any_score(client, model, "test", probe.rows)
+            found[Judgement("probed", probe.name)] = counted, trees.or_nan(counted > 0, trees.ratio(hits, counted))
+        return found
 
     def counts(self, client: ClientData, rows: str) -> Bool[Array, ""]:
         """Whether metrics of these rows count the client."""
@@ -190,7 +203,8 @@ class Judge(NamedTuple):
     def score_models(self, client: ClientData, models: tuple[PyTree, PyTree | None], scope: Scope) -> Found:
         """Scores of the two models of ``deploy``, as far as each client is judged on rows of its own."""
         deployed, common = models
-        scores: Found = {_OWN: self.score(client, deployed, "test")} if scope.unseen else {}
+        own, counts = self.any_own(client, deployed) if scope.unseen else {}, self.counts(client, "test")
+        scores: Found = {judgement: training.counted_scores(*found, counts) for judgement, found in own.items()}
         if scope.train:
             scores |= {_TRAIN: (self.score(client, deployed, "train")[0], None)}
         if scope.common_train:
@@ -262,16 +276,16 @@ def judge_unseen(judge: Judge, layout: Layout, scope: Scope) -> Found:
     return map_lanes(one, judge.federation.unseen, layout.evaluation, layout.devices)
 
 
-def judge_once(judge: Judge, client: ClientData, client_state: PyTree, scope: Scope) -> Scores:
+def judge_once(judge: Judge, client: ClientData, client_state: PyTree, scope: Scope) -> OwnScores:
     """Scores of the global model on the test rows of one seen client, which all have."""
     deployed, common = judge.deploy(client, client_state)
-    return judge.any_score(client, deployed if scope.same else common, "test")
+    return judge.any_own(client, deployed) if scope.same else {_COMMON: judge.any_score(client, common, "test")}
 
 
-def counted_once(judge: Judge, clients: ClientData, scores: Scores, scope: Scope) -> Found:
+def counted_once(judge: Judge, clients: ClientData, scores: OwnScores) -> Found:
     """The scores of ``judge_once`` for each of ``clients``; NaN for those that do not count."""
     counted = eager.map_all(lambda client: judge.counts(client, "test"), clients)
-    return {_OWN if scope.same else _COMMON: training.counted_scores(*scores, counted)}
+    return {judgement: training.counted_scores(*found, counted) for judgement, found in scores.items()}
 
 
 def named_scores(seen: Found, unseen: Found, scope: Scope) -> dict[str, Labelled]:
@@ -281,7 +295,9 @@ def named_scores(seen: Found, unseen: Found, scope: Scope) -> dict[str, Labelled
         if scope.same and _OWN in by_judgement:
             by_judgement = by_judgement | {_COMMON: by_judgement[_OWN]}
         for judgement, judged in by_judgement.items():
-            info |= along(dimension, **_named(f"{prefix}{judgement.name()}", *judged))
+            name = f"{prefix}{judgement.name()}"
+            named = {name: judged[1]} if judgement.model == "probed" else _named(name, *judged)
+            info |= along(dimension, **named)
     return info
 
 

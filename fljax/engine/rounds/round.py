@@ -347,7 +347,7 @@ def rollout(
     if rounds < 0:
         raise ValueError(f"expected a number of rounds of at least 0, got {rounds}")
     _check_single(federation, initial, clients)
-    for name, length, _ in algorithm.scenarios:
+    for name, length, *_ in algorithm.scenarios:
         if length is not None and rounds > length:
             raise ValueError(f"expected at most {length} rounds, for which the table of {name} has rows, got {rounds}")
     algorithm = wrapped(algorithm, seed=seed)

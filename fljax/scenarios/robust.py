@@ -1,0 +1,270 @@
+"""A server that replaces the mean of its clients' updates by a robust rule.
+
+Sources: those of the rules in ``fljax.aggregators``. Deviation: the papers replace one mean of one update, here a rule
+replaces every sum of an algorithm.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from fljax import aggregators
+from fljax.aggregators.arrays import known
+from fljax.aggregators.robust import assumed_byzantine, number_of
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, Positive, arguments_for, checked
+from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Task, along, roles
+from fljax.protocol.algorithm import seen_from
+from fljax.protocol.messages import changed_update, is_not_finite
+from fljax.protocol.sums import Part, Streamed, Total, as_streamed, divided
+from fljax.scenarios.common import ROBUST, Entry, applied_scenarios, key_number, one_update, with_server
+
+Counting = Literal["trimmed_mean", "krum", "multi_krum", "bulyan"]
+Middle = Literal["mean", "coordinate_median", "geometric_median", "clipped_mean", "centred_clipping", "fltrust"]
+# (a, b): with f Byzantine clients it needs a f + b updates.
+_NEEDED = {"trimmed_mean": (2, 1), "krum": (2, 3), "multi_krum": (2, 3), "bulyan": (4, 3), "mixing": (2, 1)}
+
+
+class Centred(NamedTuple):
+    """The wrapped algorithm's Server, and the result of the last round, in float32 or wider."""
+
+    inner: PyTree
+    centre: PyTree
+
+
+class Row(NamedTuple):
+    """What the server keeps of one client: its record, its weights, and the parts of its sums that rules read."""
+
+    inner: PyTree
+    weight: Array
+    value: PyTree
+
+
+@checked
+def robust(
+    inner: Algorithm,
+    *,
+    rule: Counting | Middle | Callable[[PyTree, Array], PyTree] = "trimmed_mean",
+    byzantine: NonNegative = 0.2,
+    before: Literal["bucketing", "mixing"] | None = None,
+    bucket_size: Count = 2,
+    bound: Positive = 1.0,
+    iterations: Count | None = None,
+    rows: str = "validation",
+) -> Algorithm:
+    """``sum_k a_k Delta_k <- (sum_k a_k) rule({Delta_k : a_k != 0})`` in every sum of the server.
+
+    So a mean becomes the rule, and a sum over the population (the second step of SCAFFOLD and FedDyn) becomes the rule
+    times the number of clients. The algorithm's weights a_k say who counts: with a weight for each cluster (IFCA,
+    FedSoft) the rule is by cluster. They weigh in "mean", "clipped_mean" and "geometric_median" alone, and not after
+    ``before``. Each model of FedEM and each sum of SCAFFOLD is a vector. Statistics (BatchNorm) take the coordinate
+    median.
+
+    Args:
+      inner: an algorithm whose server adds up its clients' updates.
+      rule: a rule of ``fljax.aggregators``, or a function ``(updates [S, ...], present [S]) -> update``.
+      byzantine: f, the attackers a rule allows for: a number, or a share of the clients in each sum, rounded down. Where
+        fewer clients come than the rule needs for f, f is the largest number that it allows.
+      before: "bucketing": the rule gets means of random buckets, drawn in each round. "mixing": it gets the mean of the
+        n - f updates nearest to each update.
+      bucket_size: clients in a bucket.
+      bound: the largest norm of an update in "clipped_mean", of its distance from the centre in "centred_clipping".
+      iterations: of "geometric_median" (None: 4) and of "centred_clipping" (None: 1).
+      rows: the server's rows, on which it trains for "fltrust" as an unseen client does.
+
+    Returns:
+      The algorithm. The server holds all updates of a round at once, unless the rule is "mean", "clipped_mean" or
+      "centred_clipping" of one iteration, without ``before``. "centred_clipping" keeps its result in the Server as the
+      next round's centre; further sums have the centre 0. Info: ``assumed_byzantine`` [cluster], the f that was used.
+
+    Raises:
+      ValueError: if the server does not add up updates, a cohort has fewer rows than the rule needs, the server has no
+        ``rows``, or "centred_clipping" meets several models.
+    """
+    if not isinstance(inner.aggregate, Streamed):
+        around = f" in {inner.scenarios[-1].name}" if inner.scenarios else ""
+        raise ValueError(f"expected an algorithm that adds up updates for robust, got one{around} that reads each")
+    if rule == "centred_clipping" and inner.aggregate.stacked:
+        raise ValueError("expected an algorithm of one model for centred_clipping in robust, got one of several")
+    task, number, centred = inner.task, key_number(inner, "robust", ROBUST), rule == "centred_clipping"
+    weighs, bucket = rule in ("mean", "clipped_mean"), bucket_size if before == "bucketing" else 1
+    in_turn = before is None and (weighs or (centred and iterations in (None, 1)))
+    needed = [_NEEDED[name] for name in (before, rule) if isinstance(name, str) and name in _NEEDED]
+
+    def init_server(key: Key[Array, ""], census: Census) -> Centred:
+        return Centred(inner.init_server(key, census), trees.zeros_like(trees.widened(task.init(key))))
+
+    algorithm = with_server(inner)._replace(init_server=init_server) if centred else inner
+    streamed = as_streamed(algorithm.aggregate)
+
+    def centre_of(server: PyTree, name: str, trained: PyTree) -> PyTree:
+        """The centre of a sum, for its trained leaves; None for zeros, and where no rule has one."""
+        if not centred or name != "update":
+            return None
+        return jax.tree.map(
+            lambda x, centre: None if x is None else centre, trained, server.centre, is_leaf=lambda x: x is None
+        )
+
+    def shorten(update: PyTree, centre: PyTree) -> PyTree:
+        """One client's trained leaves as a sum reads them, in float32 or wider."""
+        wide = trees.widened(update)
+        apart = wide if centre is None else trees.subtract(wide, centre)
+        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), bound), 0)
+        return short if centre is None else trees.add(centre, short)
+
+    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Row]:
+        part, record = streamed.contribute(server, seat, up)
+        _check_is_update(part.value, up)
+        weight = trees.wide(part.weight)
+        if centred and weight.ndim:
+            raise ValueError(f"expected an algorithm of one model for centred_clipping, got {len(weight)} clusters")
+        if not in_turn:
+            return Part(()), Row(record, weight, part.value)
+
+        def moved(name: str, update: PyTree) -> PyTree:
+            trained, statistics = _by_role(task, update)
+            of_models = jax.vmap(shorten) if streamed.stacked else shorten
+            return trees.merge(of_models(trained, centre_of(server, name, trained)), statistics)
+
+        statistics = _in_sums(lambda _, update: _by_role(task, update)[1], part.value)
+        counts = jnp.where(is_not_finite(part.value), 0, weight if weighs else (weight != 0).astype(weight.dtype))
+        value = part.value if rule == "mean" else _in_sums(moved, part.value)
+        return Part(value, counts), Row(record, weight, statistics)
+
+    def allowed(count: Any) -> list[Any]:
+        """For so many clients, the largest f of each of the rules that need some number of updates."""
+        return [(-(-count // bucket) - more) // many for many, more in needed]
+
+    def assumed(present: Bool[Array, " S"]) -> Int[Array, ""]:
+        """The f of one sum: at most the largest for which the rule has enough updates."""
+        most = allowed(jnp.sum(present, dtype=jnp.int32))
+        return jnp.maximum(functools.reduce(jnp.minimum, most, assumed_byzantine(byzantine, present)), 0)
+
+    def combine(sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
+        """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
+        present = weight != 0
+        f = assumed(present)
+        if before == "mixing":
+            sent = aggregators.nearest_neighbour_mixing(sent, f, present=present)
+        elif before == "bucketing":
+            key = jax.random.fold_in(round.key, number)
+            sent, present = aggregators.bucketing(key, sent, bucket_size, id=round.cohort.id, present=present)
+        if not isinstance(rule, str):
+            return one_update("the rule", "(updates [S, ...], present [S])", rule, sent, present)
+        weight = weight if before is None else present.astype(weight.dtype)
+        if rule == "fltrust":
+            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
+        function = aggregators.weighted_mean if rule == "mean" else getattr(aggregators, rule)
+        options = {"byzantine": f, "weights": weight, "bound": bound, "centre": served, "present": present}
+        options |= {} if iterations is None else {"iterations": iterations}
+        return function(sent, **arguments_for(function, options))
+
+    def trained_by_server(server: PyTree, round: Round) -> PyTree:
+        """The part of the sums of an unseen client that has the server's rows."""
+        if rows not in round.held:
+            raise ValueError(f"expected rows of the server for fltrust, one of {sorted(round.held)}, got {rows!r}")
+        held, nobody = round.held[rows], jnp.full((), -1, jnp.int32)
+        data, seat = LocalData(held, held, held), Seat(round.number, nobody, jnp.zeros_like(nobody), known=False)
+        start, key = jax.random.split(jax.random.fold_in(round.key, number))
+        client = inner.init_client(start, seat, inner.down(server, seat._replace(first=True)), data)
+        up, _ = inner.train(key, seat, inner.down(server, seat), client, data)
+        return streamed.contribute(seen_from(server, seat), seat, up)[0].value
+
+    def finish(server: PyTree, total: Total, rows: Row, round: Round) -> tuple[PyTree, Info]:
+        present = round.cohort.present
+        _check_enough(byzantine, present.size, allowed)
+        weight = jnp.where(present.reshape(-1, *[1] * (rows.weight.ndim - 1)), rows.weight, 0)
+        served = trained_by_server(server, round) if rule == "fltrust" else rows.value
+
+        def of_cluster(weight: Float[Array, " S"]) -> tuple[PyTree, Int[Array, ""]]:
+            def of_sum(name: str, sent: PyTree, served: PyTree) -> PyTree:
+                trained, statistics = _by_role(task, sent)
+                if jax.tree.leaves(statistics):
+                    statistics = aggregators.coordinate_median(statistics, present=weight != 0)
+                if in_turn or not jax.tree.leaves(trained):
+                    return statistics
+                beside = _by_role(task, served)[0] if rule == "fltrust" else centre_of(server, name, trained)
+                one = functools.partial(combine, weight=weight, round=round)
+                of_models = jax.vmap(one, in_axes=(1, 0)) if streamed.stacked else one
+                return trees.merge(of_models(trained, beside), statistics)
+
+            return _in_sums(of_sum, rows.value, served), assumed(weight != 0)
+
+        found, used = (jax.vmap(of_cluster, in_axes=1) if weight.ndim > 1 else of_cluster)(weight)
+        if in_turn:
+            mean = divided(total.value, total.weight)
+            found = _in_sums(lambda _, mean, middle: trees.merge(middle, mean), mean, found)
+        mass = jnp.sum(weight, axis=0)
+        value = jax.tree.map(lambda leaf: mass.reshape(mass.shape + (1,) * (leaf.ndim - mass.ndim)) * leaf, found)
+        after, info = streamed.finish(server, Total(value, mass), rows.inner, round)
+        if centred:
+            step, _ = _by_role(task, found.update if _has_sums(found) else found)
+            moved = trees.merge(trees.widened(step), server.centre)
+            after = after._replace(centre=trees.where(jnp.any(present), moved, server.centre))
+        return after, {**info, **along(*["cluster"] * used.ndim, assumed_byzantine=used)} if needed else info
+
+    return algorithm._replace(
+        aggregate=streamed._replace(contribute=contribute, finish=finish),
+        scenarios=applied_scenarios(inner, "robust"),
+    )
+
+
+def _has_sums(value: PyTree) -> bool:
+    """Whether a part of the sums is a message with several sums, of which one is the ``update``."""
+    return "update" in getattr(value, "_fields", ())
+
+
+def _in_sums(function: Callable[..., PyTree], value: PyTree, *others: PyTree) -> PyTree:
+    """``function(name, sum, *others)`` of each sum in a part."""
+    if not _has_sums(value):
+        return function("update", value, *others)
+    names = [name for name in value._fields if jax.tree.leaves(getattr(value, name))]
+    return value._replace(
+        **{name: function(name, *(getattr(each, name) for each in (value, *others))) for name in names}
+    )
+
+
+def _by_role(task: Task, update: PyTree) -> tuple[PyTree, PyTree]:
+    """The trained leaves of an update, and its statistics; a single number beside the update has none."""
+    if jax.tree_util.all_leaves([update]):
+        return update, None
+    return trees.split(update, jax.tree.leaves(roles.trained_mask(task, update)))
+
+
+def _check_is_update(value: PyTree, up: PyTree) -> None:
+    """Raises a ValueError unless what a client adds to the sums is its update."""
+    updates: list[PyTree] = []
+    changed_update(up, updates.append)
+    if not (updates and (_has_sums(value) or jax.tree.structure(value) == jax.tree.structure(updates[0]))):
+        raise ValueError(
+            f"expected an algorithm that adds up the field update of its messages for robust, got {type(up).__name__}"
+        )
+
+
+def _check_enough(byzantine: Any, clients: int, allowed: Callable[[int], list[int]]) -> None:
+    """Raises a ValueError if the rule needs more updates than a cohort of so many clients has."""
+
+    def enough(count: int) -> bool:
+        f = int(number_of(byzantine, count))
+        return all(f <= max(most, 0) for most in allowed(count))
+
+    if known(byzantine) is not None and not enough(clients):
+        least = next(filter(enough, range(clients, 100_000)), None)
+        wanted = "a smaller byzantine" if least is None else f"at least {least} clients in a round"
+        raise ValueError(f"expected {wanted} for robust with byzantine = {byzantine}, got {clients}")
+
+
+ENTRY = Entry(
+    robust,
+    "the server takes a robust rule in place of the mean",
+    {"byzantine": 0.25},
+    ("yin2018byzantine",),
+    ("bound",),
+    ("byzantine",),
+)
