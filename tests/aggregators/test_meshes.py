@@ -122,17 +122,12 @@ def of_clients(x):
 
 def robust(x):
     """Every robust rule, which has no ``axis_name``, either."""
-    row = {"w": jnp.ones((3, 2)), "b": jnp.ones(())}
+    row, of = {"w": jnp.ones((3, 2)), "b": jnp.ones(())}, functools.partial
     counted = (ag.trimmed_mean, ag.krum_scores, ag.multi_krum, ag.bulyan, ag.nearest_neighbour_mixing)
-    calls = [ag.coordinate_median, *(functools.partial(rule, byzantine=1) for rule in counted)]
-    calls += [
-        functools.partial(ag.geometric_median, weights=x["weights"]),
-        functools.partial(ag.clipped_mean, bound=0.9),
-    ]
-    calls += [functools.partial(ag.centred_clipping, bound=0.9, centre=row)]
-    calls += [functools.partial(ag.fltrust_weights, reference=row)]
-    calls += [lambda updates, present: ag.bucketing(jax.random.key(0), updates, 2, id=x["ids"], present=present)]
-    return [call(x["updates"], present=x["present"]) for call in calls]
+    calls = [ag.coordinate_median, *(of(rule, byzantine=1) for rule in counted), of(ag.clipped_mean, bound=0.9)]
+    calls += [of(ag.geometric_median, weights=x["weights"]), of(ag.centred_clipping, bound=0.9, centre=row)]
+    calls += [of(ag.fltrust_weights, reference=row), of(ag.bucketing, jax.random.key(0), size=2, id=x["ids"])]
+    return [call(updates=x["updates"], present=x["present"]) for call in calls]
 
 
 def everything(x):

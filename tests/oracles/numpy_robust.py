@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 Rows = np.ndarray
@@ -13,19 +11,13 @@ def distances(x: Rows) -> Rows:
     return np.square(x[:, None] - x[None]).sum(axis=2)
 
 
-def trimmed_mean(x: Rows, f: int) -> Rows:
-    cut = min(f, (len(x) - 1) // 2)
-    return np.sort(x, axis=0)[cut : len(x) - cut].mean(axis=0)
-
-
-def krum_scores(x: Rows, f: int, rows: Sequence[int]) -> dict[int, float]:
-    """By row, among ``rows``."""
+def krum_scores(x: Rows, f: int, rows: list[int]) -> dict[int, float]:
     apart, near = distances(x), max(len(rows) - f - 2, 1)
     return {i: float(sum(sorted(apart[i, j] for j in rows if j != i)[:near])) for i in rows}
 
 
 def multi_krum(x: Rows, f: int, keep: int | None = None) -> Rows:
-    scores = krum_scores(x, f, range(len(x)))
+    scores = krum_scores(x, f, list(range(len(x))))
     best = sorted(scores, key=lambda i: (scores[i], i))
     return x[best[: max(len(x) - f - 2, 1) if keep is None else keep]].mean(axis=0)
 
@@ -42,19 +34,10 @@ def clipped(x: Rows, bound: float) -> Rows:
     return x * np.minimum(1, bound / np.where(norms > 0, norms, 1))
 
 
-def centred_clipping(x: Rows, bound: float, centre: Rows, iterations: int) -> Rows:
-    for _ in range(iterations):
-        centre = centre + clipped(x - centre, bound).mean(axis=0)
-    return centre
-
-
-def trust(x: Rows, reference: Rows) -> Rows:
-    norms = np.linalg.norm(x, axis=1)
-    return np.maximum(x @ reference / np.where(norms > 0, norms, np.inf) / np.linalg.norm(reference), 0)
-
-
 def fltrust(x: Rows, reference: Rows) -> Rows:
-    return trust(x, reference) @ clipped(1e9 * x, float(np.linalg.norm(reference))) / (trust(x, reference).sum() or 1)
+    units = clipped(1e9 * x, 1.0)
+    trust = np.maximum(units @ reference, 0)
+    return np.linalg.norm(reference) * trust @ units / (trust.sum() or 1)
 
 
 def bulyan_picks(x: Rows, f: int) -> list[int]:
@@ -76,6 +59,11 @@ def bulyan(x: Rows, f: int) -> Rows:
         inside = (apart < np.sort(apart)[near - 1]) & ~tied
         found.append((values[inside].sum() + (near - inside.sum()) * values[tied].mean()) / near)
     return np.array(found)
+
+
+def trimmed_mean(x: Rows, f: int) -> Rows:
+    cut = min(f, (len(x) - 1) // 2)
+    return np.sort(x, axis=0)[cut : len(x) - cut].mean(axis=0)
 
 
 def nearest_neighbour_mixing(x: Rows, f: int) -> Rows:
