@@ -2,7 +2,7 @@
 
 100 normal updates of 52,500 numbers in float32, f = 20; fljax's rules are compiled. `--byzfl FOLDER`, packages of a
 Python with byzfl 0.0.11, adds it on torch tensors, with torch's number of threads. Turns of two alternate; ratios are
-fljax's time by the other's, as in `pairs`. Last come ten rounds of W1a with `trimmed_mean`, beside plain FedAvg.
+fljax's time by the other's, as in `pairs`. Last come 50 rounds of W1a with `trimmed_mean`, beside plain FedAvg.
 """
 
 import functools
@@ -39,7 +39,7 @@ def measure(options: Namespace) -> Iterator[Any]:
         yield name, *beside(options.turns, *calls)
     data, fedavg = in_turn(meta := meta_of(WORKLOADS["W1a"])), parts.algorithm(meta, parts.task(meta))
     forms = [fljax.scenarios.robust(fedavg, rule="trimmed_mean", byzantine=20), fedavg]
-    runs = [functools.partial(fljax.simulate, form, data, rounds=10, evaluate_every=10) for form in forms]
+    runs = [functools.partial(fljax.simulate, form, data, rounds=50, evaluate_every=50) for form in forms]
     yield "rounds", *beside(options.turns, *runs)
 
 
