@@ -1,9 +1,10 @@
 """Attacks of colluding clients that see the honest updates: functions give the one update that all attackers send.
 
-``mu_H`` and ``sigma_H`` are mean and standard deviation of honest rows, with ``n_H - 1``; ``sigma_H`` of one row is 0.
-Leaves count as one vector. Honest rows with NaN or infinity are left out. With no honest row zeros are sent. The gamma
-of ``min_max`` and ``min_sum`` is a closed form of the papers' bisection; for ``min_sum`` it is short since
-``sum_j ||x_i - x_j||^2 = n_H ||d_i||^2 + sum_j ||d_j||^2`` with ``d_i = mu_H - x_i``.
+Leaves of ``updates [S, ...]`` count as one vector; ``honest [S]`` are the rows that attackers see, of which those with
+NaN or infinity are left out. Results have leaves ``[...]`` in the same dtypes, zeros with no honest row. A mask of
+another shape is a ValueError. ``mu_H`` and ``sigma_H`` are mean and standard deviation of honest rows, with
+``n_H - 1``; ``sigma_H`` of one row is 0. The gamma of ``min_max`` and ``min_sum`` is a closed form of the papers'
+bisection; for ``min_sum`` since ``sum_j ||x_i - x_j||^2 = n_H ||d_i||^2 + sum_j ||d_j||^2`` with ``d_i = mu_H - x_i``.
 """
 
 from __future__ import annotations
@@ -64,19 +65,8 @@ def a_little_is_enough(
 ) -> PyTree:
     """ALIE: ``mu_H - deviations sigma_H``, so few standard deviations that attackers look honest.
 
-    Args:
-      updates: a pytree whose leaves are ``[S, ...]``.
-      honest: ``[S]`` rows that attackers see.
-      attackers: ``[S]`` rows of attackers, who count for ``deviations``.
-      deviations: None: ``Phi^-1((n - A - s) / (n - A))`` for A attackers of n clients, ``s = floor(n / 2 + 1) - A``, at
-        least 0 and with s at least 1. It is 0 for few clients (2 attackers of 10), so give a number there.
-
-    Returns:
-      What each attacker sends: leaves ``[...]`` in the dtypes of ``updates``.
-
-    Raises:
-      ValueError: if a mask has another shape.
-
+    ``deviations`` of None is ``Phi^-1((n - A - s) / (n - A))`` for A ``attackers [S]`` of n clients, at least 0, with
+    ``s = max(floor(n / 2 + 1) - A, 1)``. It is 0 for few clients (2 attackers of 10), so give a number there.
     Source: Baruch et al., "A little is enough" (NeurIPS 2019).
     """
 
@@ -92,10 +82,7 @@ def a_little_is_enough(
 
 @on_any_mesh
 def inner_product_manipulation(updates: PyTree, honest: Bool[Array, " S"], *, scale: float | Array = 0.5) -> PyTree:
-    """IPM: ``-scale mu_H``, which turns the mean of all updates against that of honest ones.
-
-    Source: Xie et al., "Fall of empires" (UAI 2019).
-    """
+    """IPM: ``-scale mu_H``, against the honest mean. Source: Xie et al., "Fall of empires" (UAI 2019)."""
     return _sent(updates, honest, lambda seen: [-jnp.asarray(scale, m.dtype) * m for m in seen.mean])
 
 
@@ -120,11 +107,8 @@ def min_max(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction 
     """``mu_H + gamma p``, as far as it is no farther from any honest row than two honest rows from each other.
 
     ``gamma = min_i [-<d_i, p> + sqrt(<d_i, p>^2 + ||p||^2 (B - ||d_i||^2))] / ||p||^2`` with B the largest squared
-    distance of two honest rows and ``d_i = mu_H - x_i``. It is 0 if ``p = 0``.
-
-    ``direction`` names p. "deviation": ``-sigma_H``; "unit": ``-mu_H / ||mu_H||``; "sign": ``-sign(mu_H)``; another
-    name: ValueError. Other arguments and the result are those of ``a_little_is_enough``.
-
+    distance of two honest rows and ``d_i = mu_H - x_i``. It is 0 if ``p = 0``. ``direction`` names p. "deviation":
+    ``-sigma_H``; "unit": ``-mu_H / ||mu_H||``; "sign": ``-sign(mu_H)``; another name: ValueError.
     Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine" (NDSS 2021).
     """
 
@@ -143,10 +127,13 @@ def min_max(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction 
 def min_sum(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction = "deviation") -> PyTree:
     """``mu_H + gamma p``, whose squared distances to honest rows add up to the largest such sum of an honest row.
 
-    ``gamma = max_i ||d_i|| / ||p||``; arguments, result and source are those of ``min_max``.
+    ``gamma = max_i ||d_i|| / ||p||``; ``direction`` and source are those of ``min_max``.
     """
-    longest = lambda seen, way: root(jnp.max(_total([d * d for d in seen.apart]), initial=0))  # noqa: E731
-    return _moved(updates, honest, direction, longest)
+
+    def reach(seen: _Honest, way: list[Array]) -> Array:
+        return root(jnp.max(_total([d * d for d in seen.apart]), initial=0))
+
+    return _moved(updates, honest, direction, reach)
 
 
 @on_any_mesh

@@ -33,12 +33,16 @@ if TYPE_CHECKING:
 
 def assumed_byzantine(byzantine: Number, present: Bool[Array, " S"], most: int | Array | None = None) -> Int[Array, ""]:
     """f, the number of Byzantine rows that a rule reckons with, at most ``most``, for ``trimmed_mean`` (n - 1) // 2."""
+    found = jnp.asarray(number_of(byzantine, jnp.sum(present)), jnp.int32)
+    return found if most is None else jnp.minimum(found, most)
+
+
+def number_of(byzantine: Number, count: int | Array) -> Any:
+    """f of ``count`` rows, traced or not. A share of 0.29 of 100 is 29, not 28.999999999999996."""
     whole, found = jnp.issubdtype(jnp.result_type(byzantine), jnp.integer), known(byzantine)
     if found is not None and not 0 <= found < (math.inf if whole else 1):
         raise ValueError(f"expected byzantine to be a whole number of at least 0, or a share below 1, got {byzantine}")
-    # A share of 0.29 of 100 is 29, not 28.999999999999996.
-    number = jnp.asarray(byzantine if whole else byzantine * jnp.sum(present) * (1 + 1e-6), jnp.int32)
-    return number if most is None else jnp.minimum(number, most)
+    return byzantine if whole else byzantine * count * (1 + 1e-6) // 1
 
 
 @on_any_mesh
@@ -252,8 +256,7 @@ def _mean(rows: Array, weights: Array, total: Array | None = None) -> Array:
 def _reckoned(byzantine: Number, present: Mask, counted: Array, times: int, more: int) -> Int[Array, ""]:
     """f; an error if it is known that there are fewer rows than ``times f + more``."""
     if present is None and known(byzantine) is not None:
-        with jax.ensure_compile_time_eval():
-            found = int(assumed_byzantine(byzantine, jnp.ones(counted.size, bool)))
+        found = int(number_of(byzantine, counted.size))
         if counted.size < (least := times * found + more):
             raise ValueError(f"expected at least {least} updates ({times} f + {more}, f = {found}), got {counted.size}")
     return assumed_byzantine(byzantine, counted)

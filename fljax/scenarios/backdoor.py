@@ -1,8 +1,7 @@
 """Backdoor: attackers teach models to answer a trigger in the features with a class of the attackers' choice.
 
-Source: Bagdasaryan, Veit, Hua, Estrin and Shmatikov, "How to backdoor federated learning" (AISTATS 2020).
-Deviations: the trigger is a patch, not a property that some rows have already. The rows with it are drawn once, not for
-each batch. Attackers do not evade detectors ("constrain-and-scale").
+Source: Bagdasaryan et al., "How to backdoor federated learning" (AISTATS 2020). Deviations: the trigger is a patch, not
+a property of some rows. Rows with it are drawn once. Attackers do not evade detectors ("constrain-and-scale").
 """
 
 from __future__ import annotations
@@ -51,22 +50,20 @@ def backdoor(
       inner: any algorithm whose task has classes.
       target: the class that attackers want.
       share: of an attacker's training rows that have the trigger: the probability of each row.
-      scale: multiplies the model change (``update``) of an attacker, but not statistics (BatchNorm). The paper's "model
-        replacement" is the number of clients in a cohort by that of attackers in it.
+      scale: multiplies an attacker's ``update`` without statistics (BatchNorm). The paper's "model replacement" is the
+        number of clients in a cohort by that of attackers in it.
       size: of the trigger; one that is too large covers all.
       value: of its pixels or features, before they are standardised; uint8 has 255 in place of it.
       fraction: share of attackers; their number is rounded.
-      who: the attackers by client id ``[N]``, or by round and client id ``[rounds, N]``, where round t uses row ``t %
-        rounds``. If given, ``fraction`` is ignored, and metrics leave out clients that are attackers in any row.
+      who: in place of ``fraction``, the attackers ``[N]`` or ``[rounds, N]``, where round t uses row ``t % rounds``.
 
     Returns:
-      The algorithm. Metrics of seen clients count honest ones only. ``backdoor_success`` [client] is the share of test
-      rows of other classes that the client's model assigns to ``target`` once they have the trigger; NaN without such
-      rows. Of nested backdoors, the outermost gives it.
+      The algorithm. Metrics leave out clients that attack in any round. ``backdoor_success`` [client] is the share of
+      test rows of other classes that the client's model assigns to ``target`` once they have the trigger; NaN without
+      such rows. Of nested backdoors, the outermost gives it.
 
     Raises:
-      ValueError: if the task has no classes, or ``target`` is none of them; if a number is out of its range, or ``who``
-        is for another number of clients.
+      ValueError: if the task has no classes, ``target`` is none of them, or an option is not valid.
     """
     training.check_classes(inner.task, "backdoor")
     if target >= (inner.task.classes or 0):
@@ -94,8 +91,7 @@ def backdoor(
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: Any, data: LocalData) -> tuple[PyTree, PyTree]:
         up, new = learning.train(key, seat, down, client, data)
         factor = jnp.where(known.behaves(client.inner, seat), scale, 1.0)
-        task, scaled = inner.task, lambda update: trees.scale(update, factor)
-        return changed_update(up, lambda own: roles.replace_statistics(task, scaled(own), own)), new
+        return changed_update(up, lambda x: roles.replace_statistics(inner.task, trees.scale(x, factor), x)), new
 
     def rows(test: Subset) -> Subset:
         x = ChangedRows(test.examples.x, trigger, None, jax.random.key(0), jnp.ones(()))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, Key, Shaped
 
+from fljax.core import trees
 from fljax.protocol import LocalData, Task
 from fljax.protocol.data import AsArray
 
@@ -41,12 +42,8 @@ class ChangedRows(AsArray):
     def __getitem__(self, index: Int[Array, " b"]) -> Shaped[Array, "b ..."]:
         rows = self.rows[index]
         number = index if self.number is None else self.number[index]
-
-        def draw(row: Array) -> Array:
-            return jax.random.uniform(jax.random.fold_in(self.key, row), (), jnp.float32)
-
-        drawn = jax.vmap(draw)(number) < self.share
-        return jnp.where(drawn.reshape(-1, *(1,) * (rows.ndim - 1)), self.change(rows), rows)
+        draws = jax.vmap(lambda row: jax.random.uniform(jax.random.fold_in(self.key, row), (), jnp.float32))(number)
+        return trees.where_rows(draws < self.share, self.change(rows), rows)
 
 
 def with_changed_rows(data: LocalData, key: Key[Array, ""], share: Float[Array, ""], **changes: Partial) -> LocalData:
@@ -56,10 +53,10 @@ def with_changed_rows(data: LocalData, key: Key[Array, ""], share: Float[Array, 
     changed = examples._replace(
         **{name: ChangedRows(getattr(examples, name), to, examples.number, key, share) for name, to in changes.items()}
     )
-    later = data.later
+    train, later = data.train._replace(examples=changed), data.later
     if later is not None:
         later = later._replace(train=later.train._replace(examples=changed))
-    return data._replace(train=data.train._replace(examples=changed), later=later)
+    return data._replace(train=train, later=later)
 
 
 def with_flipped_labels(task: Task, key: Key[Array, ""], share: Float[Array, ""], data: LocalData) -> LocalData:

@@ -31,24 +31,20 @@ def colluding(
 ) -> Algorithm:
     """Attackers know the ``update`` of each honest client of the round, and all send one that is made of these.
 
-    Reports, other fields and statistics (running averages of BatchNorm) stay honest. A defence goes inside, where it
-    meets the attack: ``colluding(median_clipped(inner))``.
+    All else stays honest, also statistics (BatchNorm). A defence goes inside: ``colluding(median_clipped(inner))``.
 
     Args:
       inner: any algorithm; the scenario has no effect on an algorithm that sends no ``update``.
       attack: a function of ``fljax.aggregators``; "sign_flip": ``-scale`` times the attacker's own update; or your
-        function ``(updates, honest, attackers, id)`` of leaves ``[S, ...]``, masks and client ids ``[S]``. It returns
-        the leaves ``[...]`` that all attackers send. Rows that are neither honest nor attackers are absent.
+        ``(updates [S, ...], honest [S], attackers [S], id [S]) -> [...]``, what all send. Other rows are absent.
       fraction: share of attackers, drawn from the seed once; their number is rounded.
-      who: the attackers by client id ``[N]``, or by round and client id ``[rounds, N]``, where round t uses row
-        ``t % rounds``. If given, ``fraction`` is ignored.
+      who: in place of ``fraction``, the attackers ``[N]`` or ``[rounds, N]``, where round t uses row ``t % rounds``.
       scale: of "sign_flip" (None: 1) and "inner_product_manipulation" (None: 0.5).
       deviations: of "a_little_is_enough", which needs it where clients are few.
       direction: of "min_max" and "min_sum".
 
     Returns:
-      The algorithm. Metrics leave out clients that attack in any round. The server holds all updates of a round at
-      once, also where the wrapped algorithm adds them up one by one.
+      The algorithm. Metrics leave out clients that attack in any round. The server holds all updates of a round.
 
     Raises:
       ValueError: if an option is not valid, or your attack returns anything but one update.
@@ -66,19 +62,19 @@ def colluding(
         options = {"attackers": attackers, "id": id, "deviations": deviations, "direction": direction}
         options |= {} if scale is None else {"scale": scale}
 
-        def one(updates: PyTree) -> PyTree:
-            if not callable(attack):
+        def attacked(updates: PyTree) -> PyTree:
+            if attack == "sign_flip":
+                return trees.scale(updates, -1.0 if scale is None else -scale)
+            if callable(attack):
+                form = "(updates, honest, attackers, id)"
+                one = one_update("the attack", form, attack, updates, honest, attackers, id)
+            else:
                 function = getattr(aggregators, attack)
-                return function(updates, honest, **arguments_for(function, options))
-            return one_update("the attack", "(updates, honest, attackers, id)", attack, updates, honest, attackers, id)
+                one = function(updates, honest, **arguments_for(function, options))
+            return jax.tree.map(lambda leaf: leaf[None], one)
 
         def changed(update: PyTree) -> PyTree:
-            trained = roles.zero_statistics(inner.task, update)
-            new = (
-                trees.scale(trained, -1.0 if scale is None else -scale)
-                if attack == "sign_flip"
-                else jax.tree.map(lambda x: x[None], one(trained))
-            )
+            new = attacked(roles.zero_statistics(inner.task, update))
             return roles.replace_statistics(inner.task, trees.where_rows(attackers, new, update), update)
 
         return streamed(server, changed_update(up, changed), round)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators
-from fljax.aggregators.arrays import known
-from fljax.aggregators.robust import assumed_byzantine, number_of
 from fljax.core import trees
-from fljax.core.values import Count, NonNegative, Positive, arguments_for, checked
+from fljax.core.values import Count, CountOrZero, Positive, arguments_for, checked
 from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.algorithm import seen_from
 from fljax.protocol.messages import changed_update, is_not_finite
@@ -51,7 +49,7 @@ def robust(
     inner: Algorithm,
     *,
     rule: Counting | Middle | Callable[[PyTree, Array], PyTree] = "trimmed_mean",
-    byzantine: NonNegative = 0.2,
+    byzantine: CountOrZero = 1,
     before: Literal["bucketing", "mixing"] | None = None,
     bucket_size: Count = 2,
     bound: Positive = 1.0,
@@ -63,14 +61,13 @@ def robust(
     So a mean becomes the rule, and a sum over the population (the second step of SCAFFOLD and FedDyn) becomes the rule
     times the number of clients. The algorithm's weights a_k say who counts: with a weight for each cluster (IFCA,
     FedSoft) the rule is by cluster. They weigh in "mean", "clipped_mean" and "geometric_median" alone, and not after
-    ``before``. Each model of FedEM and each sum of SCAFFOLD is a vector. Statistics (BatchNorm) take the coordinate
-    median.
+    ``before``. Each model of FedEM and each sum of SCAFFOLD is a vector. Statistics (BatchNorm) and numbers beside the
+    update (FedNova's work) take the coordinate median.
 
     Args:
       inner: an algorithm whose server adds up its clients' updates.
       rule: a rule of ``fljax.aggregators``, or a function ``(updates [S, ...], present [S]) -> update``.
-      byzantine: f, the attackers a rule allows for: a number, or a share of the clients in each sum, rounded down. Where
-        fewer clients come than the rule needs for f, f is the largest number that it allows.
+      byzantine: f, how many attackers a rule allows for. Where fewer clients come than it needs for f, f is lowered.
       before: "bucketing": the rule gets means of random buckets, drawn in each round. "mixing": it gets the mean of the
         n - f updates nearest to each update.
       bucket_size: clients in a bucket.
@@ -87,11 +84,10 @@ def robust(
       ValueError: if the server does not add up updates, a cohort has fewer rows than the rule needs, the server has no
         ``rows``, or "centred_clipping" meets several models.
     """
+    around = f" in {inner.scenarios[-1].name}" if inner.scenarios else ""
+    expected = f"expected an algorithm that adds up updates for robust, got one{around} that"
     if not isinstance(inner.aggregate, Streamed):
-        around = f" in {inner.scenarios[-1].name}" if inner.scenarios else ""
-        raise ValueError(f"expected an algorithm that adds up updates for robust, got one{around} that reads each")
-    if rule == "centred_clipping" and inner.aggregate.stacked:
-        raise ValueError("expected an algorithm of one model for centred_clipping in robust, got one of several")
+        raise ValueError(f"{expected} reads each")
     task, number, centred = inner.task, key_number(inner, "robust", ROBUST), rule == "centred_clipping"
     weighs, bucket = rule in ("mean", "clipped_mean"), bucket_size if before == "bucketing" else 1
     in_turn = before is None and (weighs or (centred and iterations in (None, 1)))
@@ -120,10 +116,11 @@ def robust(
 
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Row]:
         part, record = streamed.contribute(server, seat, up)
-        _check_is_update(part.value, up)
+        if not _is_update(part.value, up):
+            raise ValueError(f"{expected} adds up something else of {type(up).__name__}")
         weight = trees.wide(part.weight)
-        if centred and weight.ndim:
-            raise ValueError(f"expected an algorithm of one model for centred_clipping, got {len(weight)} clusters")
+        if centred and (weight.ndim or streamed.stacked):
+            raise ValueError("expected an algorithm of one model for centred_clipping in robust, got one of several")
         if not in_turn:
             return Part(()), Row(record, weight, part.value)
 
@@ -137,14 +134,12 @@ def robust(
         value = part.value if rule == "mean" else _in_sums(moved, part.value)
         return Part(value, counts), Row(record, weight, statistics)
 
-    def allowed(count: Any) -> list[Any]:
-        """For so many clients, the largest f of each of the rules that need some number of updates."""
-        return [(-(-count // bucket) - more) // many for many, more in needed]
-
     def assumed(present: Bool[Array, " S"]) -> Int[Array, ""]:
         """The f of one sum: at most the largest for which the rule has enough updates."""
-        most = allowed(jnp.sum(present, dtype=jnp.int32))
-        return jnp.maximum(functools.reduce(jnp.minimum, most, assumed_byzantine(byzantine, present)), 0)
+        left = -(-jnp.sum(present, dtype=jnp.int32) // bucket)
+        return jnp.maximum(
+            functools.reduce(jnp.minimum, [(left - more) // many for many, more in needed], byzantine), 0
+        )
 
     def combine(sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
         """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
@@ -168,7 +163,8 @@ def robust(
     def trained_by_server(server: PyTree, round: Round) -> PyTree:
         """The part of the sums of an unseen client that has the server's rows."""
         if rows not in round.held:
-            raise ValueError(f"expected rows of the server for fltrust, one of {sorted(round.held)}, got {rows!r}")
+            known = ", ".join(sorted(round.held)) or "none (a config has held_fraction)"
+            raise ValueError(f"expected rows of the server for fltrust in robust, got {rows!r}; it has {known}")
         held, nobody = round.held[rows], jnp.full((), -1, jnp.int32)
         data, seat = LocalData(held, held, held), Seat(round.number, nobody, jnp.zeros_like(nobody), known=False)
         start, key = jax.random.split(jax.random.fold_in(round.key, number))
@@ -178,7 +174,10 @@ def robust(
 
     def finish(server: PyTree, total: Total, rows: Row, round: Round) -> tuple[PyTree, Info]:
         present = round.cohort.present
-        _check_enough(byzantine, present.size, allowed)
+        least = max(bucket * (many * byzantine + more - 1) + 1 for many, more in [*needed, (0, 1)])
+        if byzantine and present.size < least:
+            had = f"robust with byzantine = {byzantine}, got {present.size}"
+            raise ValueError(f"expected at least {least} clients in a round for {had}")
         weight = jnp.where(present.reshape(-1, *[1] * (rows.weight.ndim - 1)), rows.weight, 0)
         served = trained_by_server(server, round) if rule == "fltrust" else rows.value
 
@@ -231,40 +230,23 @@ def _in_sums(function: Callable[..., PyTree], value: PyTree, *others: PyTree) ->
 
 
 def _by_role(task: Task, update: PyTree) -> tuple[PyTree, PyTree]:
-    """The trained leaves of an update, and its statistics; a single number beside the update has none."""
+    """The trained leaves of an update, and its statistics; a number beside the update (FedNova's) is as a statistic."""
     if jax.tree_util.all_leaves([update]):
-        return update, None
+        return None, update
     return trees.split(update, jax.tree.leaves(roles.trained_mask(task, update)))
 
 
-def _check_is_update(value: PyTree, up: PyTree) -> None:
-    """Raises a ValueError unless what a client adds to the sums is its update."""
+def _is_update(value: PyTree, up: PyTree) -> bool:
+    """Whether what a client adds to the sums is its update."""
     updates: list[PyTree] = []
     changed_update(up, updates.append)
-    if not (updates and (_has_sums(value) or jax.tree.structure(value) == jax.tree.structure(updates[0]))):
-        raise ValueError(
-            f"expected an algorithm that adds up the field update of its messages for robust, got {type(up).__name__}"
-        )
-
-
-def _check_enough(byzantine: Any, clients: int, allowed: Callable[[int], list[int]]) -> None:
-    """Raises a ValueError if the rule needs more updates than a cohort of so many clients has."""
-
-    def enough(count: int) -> bool:
-        f = int(number_of(byzantine, count))
-        return all(f <= max(most, 0) for most in allowed(count))
-
-    if known(byzantine) is not None and not enough(clients):
-        least = next(filter(enough, range(clients, 100_000)), None)
-        wanted = "a smaller byzantine" if least is None else f"at least {least} clients in a round"
-        raise ValueError(f"expected {wanted} for robust with byzantine = {byzantine}, got {clients}")
+    return bool(updates) and (_has_sums(value) or jax.tree.structure(value) == jax.tree.structure(updates[0]))
 
 
 ENTRY = Entry(
     robust,
     "the server takes a robust rule in place of the mean",
-    {"byzantine": 0.25},
+    {"bound": 0.5},
     ("yin2018byzantine",),
     ("bound",),
-    ("byzantine",),
 )

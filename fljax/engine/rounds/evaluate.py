@@ -30,7 +30,7 @@ from fljax.engine.rounds.states import (
     round_key,
 )
 from fljax.metrics.scores import Predicted
-from fljax.protocol import Algorithm, ClientData, Federation, Judged, Labelled, Seat, Subset, along, roles, seen_from
+from fljax.protocol import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, roles, seen_from
 from fljax.training.evaluation import AT_ONCE
 
 _Value = TypeVar("_Value")
@@ -172,11 +172,9 @@ class Judge(NamedTuple):
         """As ``any_score``, but NaN for a client that does not count."""
         return training.counted_scores(*self.any_score(client, model, rows), self.counts(client, rows))
 
-    def any_score(
-        self, client: ClientData, model: PyTree, rows: str, change: Callable[[Subset], Subset] = lambda subset: subset
-    ) -> Scores:
+    def any_score(self, client: ClientData, model: PyTree, rows: str) -> Scores:
         """Loss and accuracy of a model on the client's test, valid or train rows, whether or not it counts."""
-        subset, key = change(getattr(local_data(self.federation, client), rows)), None
+        subset, key = getattr(local_data(self.federation, client), rows), None
         if rows == "train":  # with the noise of features that clients train on, as their standalone losses
             key = training.stream(self.key(client), training.Stream.LOSS)
         with within("evaluation", client=client.id, unseen=not self.known, round=self.round, seed=self.state.seed):
@@ -187,8 +185,8 @@ class Judge(NamedTuple):
         found: OwnScores = {_OWN: self.any_score(client, model, "test")}
         for probe in self.algorithm.probes:
             task = self.algorithm.task._replace(loss=probe.counted, score=probe.hits)
-            judge = self._replace(algorithm=self.algorithm._replace(task=task))
-            counted, hits = judge.any_score(client, model, "test", probe.rows)
+            rows = probe.rows(local_data(self.federation, client).test)
+            counted, hits = training.evaluate(task, lambda x: self.algorithm.predict(model, x), rows)
             found[Judgement("probed", probe.name)] = counted, trees.or_nan(counted > 0, trees.ratio(hits, counted))
         return found
 
