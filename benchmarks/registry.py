@@ -121,6 +121,11 @@ _ALL = (
         {"methods": "", "passes": 5, "rounds": 20}, {"methods": "incfl", "passes": 1, "rounds": 2},
     ),
     Measurement(
+        "rules", "robust rules beside NumPy and byzfl, and rounds with one of them", "engine.rules",
+        "rule | fljax, ms | NumPy or FedAvg, ms | fljax is | byzfl, ms | fljax is, beside it",
+        {"byzfl": "", "numbers": 52_500, "turns": 20}, {"numbers": 100, "turns": 1},
+    ),
+    Measurement(
         "sweep",
         "a sweep of learning rates beside separate runs, with and without a cache of compiled programs",
         "engine.sweep",
