@@ -13,7 +13,7 @@ Only ``clipped_mean`` and ``geometric_median`` know weights: a large weight is a
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp

@@ -134,7 +134,7 @@ def robust(
 
     Raises:
       ValueError: if the server adds up no updates or has no ``rows``, a cohort has too few clients for the rule, or
-        "centred_clipping" meets several models.
+        "centred_clipping" or "fltrust" meets several models.
     """
     around = f" in {inner.scenarios[-1].name}" if inner.scenarios else ""
     expected = f"expected an algorithm that adds up updates for robust, got one{around} that"
@@ -163,8 +163,8 @@ def robust(
         if not _is_update(part.value, up):
             raise ValueError(f"{expected} adds up something else of {type(up).__name__}")
         weight = trees.wide(part.weight)
-        if centred and (weight.ndim or streamed.stacked):
-            raise ValueError("expected an algorithm of one model for centred_clipping in robust, got one of several")
+        if (rule == "fltrust" and weight.ndim) or (centred and (weight.ndim or streamed.stacked)):
+            raise ValueError(f"expected an algorithm of one model for {rule} in robust, got one of several")
         if not in_turn:
             return Part(()), Row(record, weight, part.value)
 
