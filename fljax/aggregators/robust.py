@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     Number = float | Array
 
 
-def assumed_byzantine(byzantine: Number, present: Bool[Array, " S"], most: int | Array | None = None) -> Int[Array, ""]:
-    """f, the number of Byzantine rows that a rule reckons with, at most ``most``, for ``trimmed_mean`` (n - 1) // 2."""
-    found = jnp.asarray(number_of(byzantine, jnp.sum(present)), jnp.int32)
-    return found if most is None else jnp.minimum(found, most)
+def assumed_byzantine(byzantine: Number, present: Bool[Array, " S"]) -> Int[Array, ""]:
+    """f, the number of Byzantine rows that a rule reckons with."""
+    return jnp.asarray(number_of(byzantine, jnp.sum(present)), jnp.int32)
 
 
 def number_of(byzantine: Number, count: int | Array) -> Any:

@@ -1,4 +1,8 @@
-"""Attackers that collude: they know the honest updates of a round, and all send what an attack makes of them."""
+"""Attackers that collude: they know the honest updates of a round, and all send what an attack makes of them.
+
+Source: "A little is enough", "Fall of empires", "Manipulating the Byzantine", "Byzantine-robust learning on
+heterogeneous datasets via bucketing" (mimic).
+"""
 
 from __future__ import annotations
 

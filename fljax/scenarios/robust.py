@@ -1,7 +1,10 @@
 """A server that replaces the mean of its clients' updates by a robust rule.
 
-Sources: those of the rules in ``fljax.aggregators``. Deviation: the papers replace one mean of one update, here a rule
-replaces every sum of an algorithm.
+Source: "Byzantine-robust distributed learning", "Machine learning with adversaries", "The hidden vulnerability of
+distributed learning in Byzantium", "Robust aggregation for federated learning", "Learning from history for Byzantine
+robust optimization", "FLTrust: Byzantine-robust federated learning", "Byzantine-robust learning on heterogeneous
+datasets via bucketing", "Fixing by mixing". Deviation: the papers replace one mean of one update, here a rule replaces
+every sum of an algorithm.
 """
 
 from __future__ import annotations

@@ -42,6 +42,11 @@ def settled(tokens: Any, pools: Any, best: Any, contribution: Any, accuracy: Any
     )
 
 
+def apart(updates: Any) -> Any:
+    """Rows of which no two are equal."""
+    return updates + 0.1 * jnp.arange(S)[:, None]
+
+
 FLOATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Part": (parts, {"value": ROWS, "weight": SOME}),
     "Part of several sums": (parts, {"value": ROWS, "weight": (S, C)}),
@@ -71,9 +76,7 @@ FLOATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "clip": (functools.partial(ag.clip, present=PRESENT), {"updates": "*SD", "bound": ABOVE}),
     # Rows of one norm have no derivative where the median is one of them, so no two rows are equal.
     "clip_to_median": (
-        lambda updates, times: ag.clip_to_median(
-            updates + 0.1 * jnp.arange(S)[:, None], present=jnp.asarray(PRESENT), times=times
-        ),
+        lambda updates, times: ag.clip_to_median(apart(updates), present=jnp.asarray(PRESENT), times=times),
         {"updates": "*SD", "times": ABOVE},
     ),
     **{name: (functools.partial(attack, honest=PRESENT), {"updates": "*SD"}) for name, attack in ATTACKS.items()},
@@ -135,20 +138,21 @@ FLOATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         settled,
         {"tokens": SOME, "pools": "+C", "best": "+C", "contribution": (N, C), "accuracy": "+C", "price": ABOVE},
     ),
-    "coordinate_median": (functools.partial(ag.coordinate_median, present=PRESENT), {"updates": ROWS}),
-    "trimmed_mean": (lambda updates: ag.trimmed_mean(updates, 1), {"updates": ROWS}),
-    "krum": (lambda updates: ag.krum(updates, 1, present=PRESENT), {"updates": ROWS}),
-    "krum_scores": (lambda updates: ag.krum_scores(updates, 0), {"updates": ROWS}),
-    "multi_krum": (lambda updates: ag.multi_krum(updates, 0, keep=2), {"updates": ROWS}),
+    # Of three equal values the middle one has no derivative, and equal rows are chosen by their places.
+    "coordinate_median": (lambda updates: ag.coordinate_median(apart(updates), present=PRESENT), {"updates": ROWS}),
+    "trimmed_mean": (lambda updates: ag.trimmed_mean(apart(updates), 1), {"updates": ROWS}),
+    "krum": (lambda updates: ag.krum(apart(updates), 1, present=PRESENT), {"updates": ROWS}),
+    "krum_scores": (lambda updates: ag.krum_scores(apart(updates), 0), {"updates": ROWS}),
+    "multi_krum": (lambda updates: ag.multi_krum(apart(updates), 0, keep=2), {"updates": ROWS}),
     "geometric_median": (ag.geometric_median, {"updates": ROWS, "weights": SOME}),
     "clipped_mean": (ag.clipped_mean, {"updates": ROWS, "bound": ABOVE, "weights": SOME}),
     "centred_clipping": (ag.centred_clipping, {"updates": ROWS, "bound": ABOVE, "centre": (2,)}),
     "fltrust_weights": (functools.partial(ag.fltrust_weights, present=PRESENT), {"updates": "*SD", "reference": "*D"}),
-    "bulyan": (lambda updates: ag.bulyan(updates, 0), {"updates": ROWS}),
+    "bulyan": (lambda updates: ag.bulyan(apart(updates), 0), {"updates": ROWS}),
     "bucketing": (lambda updates: ag.bucketing(KEY, updates, 3, present=PRESENT)[0], {"updates": ROWS}),
-    "nearest_neighbour_mixing": (lambda updates: ag.nearest_neighbour_mixing(updates, 1), {"updates": ROWS}),
+    "nearest_neighbour_mixing": (lambda updates: ag.nearest_neighbour_mixing(apart(updates), 1), {"updates": ROWS}),
 }
-FLOATS["a_little_is_enough"][1]["deviations"] = FLOATS["inner_product_manipulation"][1]["scale"] = ONE
+FLOATS["inner_product_manipulation"][1]["scale"] = ONE
 # Results of whole numbers, bools and ids, and types.
 WITHOUT_FLOATS = {"assumed_byzantine", "slot_rows", "Ledger", "SlotRows", "SlotSchedule"}
 # Steps of these floats alone: ranks, rounding, or a choice.

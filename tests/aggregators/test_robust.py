@@ -161,6 +161,18 @@ def test_distances_of_honest_rows_keep_their_digits() -> None:
         np.testing.assert_allclose(jitted(ag.krum_scores)(tree(rows), 2)[:10], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("far", [1e6, 1e22, 1e30])
+def test_attackers_cannot_move_the_centre_of_distances(far: float) -> None:
+    """4 of 11: two move the mean, one stands at it, and one at the mean of the nearer half."""
+    rows = np.random.default_rng(0).normal(size=(11, 5)).astype(np.float32)
+    rows[:4] = far * np.eye(5)[0] * np.array([[1], [1], [2 / 9.8], [2 / 49]])
+    scores = numpys.krum_scores(rows.astype(float), 4, list(range(11)))
+    np.testing.assert_array_equal(ag.krum(rows, 4), rows[min(scores, key=scores.__getitem__)])
+    assert np.abs(ag.multi_krum(rows, 4)).max() < 5
+    slopes = jax.grad(lambda x: jnp.sum(ag.geometric_median(x)))(far * jnp.asarray(rows[4:]))
+    assert jnp.isfinite(slopes).all()
+
+
 @pytest.mark.parametrize("size", [1, 2, 4, 10])
 @given(SEEDS, MASKS)
 @at_most(20)

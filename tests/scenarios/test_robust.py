@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import fedavg, fedem, ifca, scaffold
+from fljax.algorithms import fedavg, fedem, fednova, ifca, scaffold
 from fljax.engine.rounds.states import by_id
-from fljax.scenarios import availability, byzantine, median_clipped, robust
+from fljax.scenarios import availability, byzantine, drift, median_clipped, robust
 from fljax.training import Local
 from tests.laws.cases import ALGORITHMS, REFUSED
 from tests.oracles import numpy_robust as oracle
@@ -107,6 +107,20 @@ def test_the_server_trains_as_a_client_would(federation: Any) -> None:
     before, (after,), _ = servers(robust(inner, rule="fltrust", rows="root"), held)
     step = flat(after.model) - flat(before.model)
     np.testing.assert_allclose(step, oracle.fltrust(rows, rows[2]), rtol=1e-4, atol=1e-6)
+
+
+def test_the_servers_rows_do_not_drift(federation: Any) -> None:
+    _, (_, after), _ = servers(robust(drift(uniform(), at=1), rule="fltrust"), federation, 2)
+    assert np.isfinite(flat(after.model)).all()
+
+
+def test_a_bound_is_for_updates_alone(federation: Any) -> None:
+    """Not for FedNova's part of the work, below 1, by which it multiplies the mean."""
+    inner = fednova(TASK, LOCAL._replace(steps=None, epochs=2), weights="uniform", **EVERYBODY)
+    _, up = sent(inner, federation)
+    before, (after,), _ = servers(robust(inner, rule="clipped_mean", bound=0.1), federation)
+    step = np.median(up.work) * oracle.clipped(flat(up.update, 1), 0.1).mean(axis=0)
+    np.testing.assert_allclose(flat(after.model) - flat(before.model), step, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("options", [
