@@ -20,7 +20,7 @@ from fljax.engine.rounds.evaluate import evaluate_state
 from fljax.engine.rounds.states import by_id
 from fljax.protocol import Federation, Task, unlabelled
 from fljax.training import Local
-from tests.laws.cases import ALGORITHMS, ROUNDS, numbers, with_numbers
+from tests.laws.cases import ALGORITHMS, POPULATION, ROUNDS, numbers, with_numbers
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
 from tests.toys.task import Linear, logistic_regression
@@ -100,7 +100,7 @@ def values_of(name: str, setting: Setting, dtype: Any) -> dict[str, np.ndarray]:
     """Every float of an algorithm, and the clients' learning rate: numbers of single precision."""
     clients = setting.federation.clients.id.shape[0]
     found = {key: np.asarray(value, np.float32) for key, value in numbers(ALGORITHMS[name]).items()}
-    found = {key: np.resize(value, clients) if value.ndim else value for key, value in found.items()}
+    found = {key: np.resize(value, clients) if value.shape == (POPULATION,) else value for key, value in found.items()}
     found[RATE] = np.asarray(setting.local.learning_rate, np.float32)
     return {key: value.astype(dtype) for key, value in found.items()}
 
