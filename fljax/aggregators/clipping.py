@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @on_any_mesh
-def _lower_median(norms: Array, present: Array) -> Float[Array, ""]:
+def lower_median(norms: Array, present: Array) -> Float[Array, ""]:
     """The lower median of the norms that are present; infinity if there are none."""
     middle = (jnp.sum(present, dtype=jnp.int32) - 1) // 2
     return jnp.sort(jnp.where(present, norms, jnp.inf))[jnp.maximum(middle, 0)]
@@ -58,7 +58,7 @@ def clip_to_median(
     everyone, counted = norms, present
     if axis_name is not None:
         everyone, counted = gather_over(norms, axis_name), gather_over(present, axis_name)
-    median = _lower_median(everyone, counted)
+    median = lower_median(everyone, counted)
     known = jnp.isfinite(median)
     # The derivative of a product with infinity is NaN.
     bound = jnp.asarray(times, norms.dtype) * jnp.where(known, median, 0)

@@ -17,12 +17,16 @@ from fljax.aggregators.arrays import (
     floating,
     on_any_mesh,
     presence,
+    ratio,
     root,
+    row_norms,
     set_rows,
     sum_over,
     sum_rows,
     wide,
 )
+from fljax.aggregators.clipping import lower_median
+from fljax.aggregators.linear import weighted_sum
 from fljax.aggregators.rewards import ceiling_of, columns_of
 
 if TYPE_CHECKING:
@@ -158,6 +162,16 @@ def cgsv_rewards(
         return jnp.where(chosen, leaf[None], 0)
 
     return jax.tree.map(sparse, total)
+
+
+def length_and_cosine(updates: PyTree, present: Bool[Array, " S"]) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
+    """Norms by their lower median, and cosines with the mean of updates by their norms; 0 and 0 of updates of 0."""
+    updates = jax.tree.map(lambda leaf: wide(jnp.where(along_rows(present, leaf), leaf, 0)), updates)
+    norm = row_norms(jax.tree.leaves(updates))
+    inverse = ratio(1, norm)
+    mean = jax.tree.map(lambda leaf: leaf[None], weighted_sum(updates, inverse))
+    cosine = ratio(_product(updates, mean) * inverse, root(_product(mean, mean)))
+    return ratio(norm, lower_median(norm, present)), cosine
 
 
 def _product(a: PyTree, b: PyTree) -> Float[Array, " S"]:

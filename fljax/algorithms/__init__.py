@@ -38,6 +38,8 @@ from fljax.algorithms.rank import rank as rank
 from fljax.algorithms.registry import REGISTRY as REGISTRY
 from fljax.algorithms.scaffold import scaffold as scaffold
 from fljax.algorithms.standalone import standalone as standalone
+from fljax.algorithms.weighted import learnt as learnt
+from fljax.algorithms.weighted import weighted as weighted
 from fljax.core.lazy import exported as _exported
 
 __all__ = _exported(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -35,6 +35,8 @@ from fljax.algorithms.qffl import ENTRY as qffl
 from fljax.algorithms.rank import ENTRY as rank
 from fljax.algorithms.scaffold import ENTRY as scaffold
 from fljax.algorithms.standalone import ENTRY as standalone
+from fljax.algorithms.weighted import ENTRY as weighted
+from fljax.algorithms.weighted import LEARNT_ENTRY as learnt
 
 REGISTRY: dict[str, Entry] = {
     "fedavg": fedavg,
@@ -69,4 +71,6 @@ REGISTRY: dict[str, Entry] = {
     "fedfomo": fedfomo,
     "fedproto": fedproto,
     "standalone": standalone,
+    "weighted": weighted,
+    "learnt": learnt,
 }

@@ -5,8 +5,8 @@ cohort.
 
 A plain function of a whole cohort is an aggregation, too: ``as_streamed`` records every message. Algorithms that need
 all updates are ``qffl`` (powers of losses relative to the largest), ``iafl`` and ``cgsv_iafl`` (one sum for each client
-would cost more to carry than the updates), ``cgsv``, ``rank``, ``ipfl`` and ``fedfomo``. ``standalone`` aggregates
-nothing.
+would cost more to carry than the updates), ``cgsv``, ``rank``, ``ipfl``, ``fedfomo``, ``weighted`` and ``learnt``.
+``standalone`` aggregates nothing.
 
 Sums are in float32 or wider. ``divided`` gives 0 for a division by 0. Its derivative does not form ``by**-2`` as JAX's
 does, which is 0 in float32 from about 1e19 on.

@@ -42,9 +42,10 @@ def misreporting(
     ======================  ==============================================================================
     report                  algorithms and scenarios that ask for it
     ======================  ==============================================================================
-    loss                    ``incfl``, ``mwfed``, ``afl``, ``qffl``, ``appeal_based``, ``client_sampling``
-    size                    ``ipfl``, and algorithms with weights by size (``fedavg``'s default)
-    accuracy                ``ipfl``, ``opting_out``
+    loss                    ``incfl``, ``mwfed``, ``afl``, ``qffl``, ``weighted``, ``learnt``,
+                            ``appeal_based``, ``client_sampling``
+    size                    ``ipfl``, ``learnt``, and algorithms with weights by size (``fedavg``'s default)
+    accuracy                ``ipfl``, ``learnt``, ``opting_out``
     threshold               ``incfl``, ``mwfed``, ``appeal_based``
     contribution            ``iafl``, ``client_sampling``
     bid                     ``ipfl``

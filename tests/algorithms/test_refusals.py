@@ -35,6 +35,7 @@ from fljax.algorithms import (
     ifca,
     incfl,
     ipfl,
+    learnt,
     lg_fedavg,
     mwfed,
     perfedavg,
@@ -43,6 +44,7 @@ from fljax.algorithms import (
     rank,
     scaffold,
     standalone,
+    weighted,
 )
 from fljax.algorithms.measuring import with_contributions
 from fljax.contributions import RoundMeasure
@@ -160,6 +162,8 @@ def features(**changes: Any) -> Any:
     (of(incfl, threshold=0.0, gap_scale=0), "gap_scale", "above 0", "got 0"),
     (of(incfl, threshold=0.0, normalise="maen"), "normalise", "sum or mean", "got 'maen'"),
     (of(incfl, threshold=0.0, surrogate="sigmoidal"), "surrogate", "sigmoid, ", "got 'sigmoidal'"),
+    (of(learnt, theta=[1.0] * 35), "theta of 36 numbers for hidden = 4", "got 35"),
+    (of(learnt, task=TASK._replace(score=None)), "a task with a score for learnt"),
     (of(lg_fedavg, shared=2.5), "a whole number of at least 0, a list of names or a function", "got 2.5"),
     (of(lg_fedavg, shared=True), "a list of names or a function", "got True"),
     (of(lg_fedavg, shared=[1]), "a list of names or a function", "got [1]"),
@@ -181,6 +185,7 @@ def features(**changes: Any) -> Any:
     (of(scaffold, ADAM), PLAIN_SGD, "scaffold", "got 'adam'"),
     (of(scaffold, option="III"), "option", "I or II", "got 'III'"),
     (of(scaffold, weights="count"), "weights", "size or uniform", "got 'count'"),
+    (of(weighted, clip=0.0), "clip", "above 0 or None", "got 0.0"),
     (lambda: with_contributions(fedavg(TASK, HOW)), "keeps single updates of clients", "stacked = True"),
     (lambda: with_contributions(standalone(TASK, HOW)), "an algorithm with a global model", "got one without"),
     (lambda: with_contributions(qffl(TASK, HOW), "cosin"), "did you mean 'cosine'?"),

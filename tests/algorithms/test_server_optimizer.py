@@ -25,13 +25,14 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 NAMES = [
     name
     for name, entry in algorithms.REGISTRY.items()
-    if "server_optimizer" in inspect.signature(entry.build).parameters
+    if {"server_optimizer", "server_lr"} <= inspect.signature(entry.build).parameters.keys()
 ]
 
 
 def test_every_algorithm_with_one_model_has_one():
     others = {"standalone", "iafl", "cgsv", "cgsv_iafl", "rank", "lg_fedavg", "fedbn", "fedfomo", "fedproto"}
     others |= {"feddyn", "fedper", "fedrep", "fedbabu", "ipfl", "ifca", "fedsoft", "fedem"}
+    others |= {"learnt"}  # its rate is in theta
     assert set(NAMES) == set(algorithms.REGISTRY) - others
 
 

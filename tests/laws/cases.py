@@ -119,8 +119,8 @@ def _ditto_that_keeps(task: Task, local: Local, **hyper_parameters: Any) -> Algo
 
 VARIANTS["ditto_keep"] = ALGORITHMS["ditto"]._replace(build=_ditto_that_keeps)
 # Algorithms that add up no updates: ``robust`` refuses them.
-_SINGLE = ("qffl", "iafl", "cgsv", "cgsv_iafl", "rank", "ipfl", "fedfomo", "fedproto", "standalone", *TOYS)
-REFUSED = {f"robust({name})" for name in _SINGLE}
+_SINGLE = ("qffl", "iafl", "cgsv", "cgsv_iafl", "rank", "ipfl", "fedfomo", "fedproto", "standalone")
+REFUSED = {f"robust({name})" for name in (*_SINGLE, "weighted", "learnt", *TOYS)}
 PAIRS = {
     f"{scenario}({name})": _wrapped(case, scenario)
     for scenario in scenarios.REGISTRY

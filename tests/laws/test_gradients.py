@@ -26,6 +26,7 @@ DEFAULT = {
     "moon": "steps",
     "apfl": "epochs",
     "fedala": "steps",
+    "learnt": "steps",
 }
 CASES = [
     pytest.param(

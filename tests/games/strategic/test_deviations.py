@@ -31,6 +31,8 @@ def plan_of(name: str, **options: Any) -> Plan:
         ("fedavg", ONE, Messages(("size",), True, True, True)),
         ("fedavg", {"weights": "uniform", **ONE}, Messages((), True, True, True)),
         ("incfl", {"threshold": 0.9, **ONE}, Messages(("loss", "threshold"), True, True, True)),
+        ("weighted", ONE, Messages(("loss", "size"), True, True, True)),
+        ("learnt", ONE, Messages(("loss", "size", "accuracy"), True, True, True)),
         ("iafl", {"contribution": (1.0, 2.0)}, Messages(("contribution",), True, True, True)),
         ("ipfl", {"clients_per_cluster": 2}, Messages(("size", "accuracy", "bid"), True, False, True, True)),
     ],
