@@ -148,17 +148,19 @@ def page(
         rows = [
             (claim.paper, claim.statement, claim.printed, f"`{claim.mechanism}`", f"**{judge(claim, document)}**")
             for claim in claims
+            if claim.mechanism in mechanisms
         ]
         head = ("paper", "claim", "place in the paper", "mechanism", "here")
-        parts.append(f"### What papers say\n\n{table(head, rows)}\n")
+        parts += [f"### What papers say\n\n{table(head, rows)}\n"] if rows else []
     return "\n".join(parts)
 
 
 def worst_of(documents: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
     """The largest expected gains: (name of the document, label, row), of different mechanisms and deviations."""
     found: dict[tuple[str, str], tuple[str, str, Mapping[str, Any]]] = {}
+    # Where training has a cost, saving it is a gain under any mechanism.
     for name, document in documents.items():
-        for label, entry in document["mechanisms"].items():
+        for label, entry in document["mechanisms"].items() if not document["setting"].get("cost") else ():
             row = max(entry["deviations"], key=_gain_expected)
             before = found.get((label, row["deviation"]))
             if label != CONTROL and (before is None or _gain_expected(before[2]) < _gain_expected(row)):
@@ -195,6 +197,8 @@ def _heading(setting: Mapping[str, Any], mechanisms: Mapping[str, Mapping[str, A
     every = len(setting["deviators"]) == setting["clients"]
     who = "each of which deviates in turn" if every else f"of which {ids} deviate in turn"
     command = f"fljax certify {name} --tolerance {setting['tolerance']:g}" + ("" if every else f" --deviators {ids}")
+    command += f' --deviations "{",".join(tried)}"' if (tried := setting.get("tried")) else ""
+    command += f" --cost {cost:g}" if (cost := setting.get("cost")) else ""
     command += "" if candidates == Question().candidates else f" --candidates {candidates}"
     return (
         f"## `{name}`\n\n{setting['clients']} clients, {who}, {setting['seeds']} seeds, "
