@@ -40,7 +40,7 @@ page](../howto/certificates.md) says how to read a certificate, and how to make 
 - Each side of the bounds holds for all clients that deviate and all deviations of a mechanism at once; gains are often
   skewed, so the bounds of a single gain hold less often. A tolerance below the lower bound of the largest gain is
   violated. A tolerance above the upper bound is not violated by any tried deviation. Between both, more seeds are
-  needed.
+  needed. "Certified from" is the least tolerance that is above all of these bounds and that of the attack.
 - We tried only the deviations below, and searched for an attack: a client may gain more by another deviation.
 - This page is generated from `benchmarks/results/certificates`, which `benchmarks/run.py certificates` writes.
 """
@@ -214,6 +214,7 @@ def _mechanisms(mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
         "less than alone",
         "payoff (alone)",
         "verdict",
+        "certified from",
         "largest gain",
         "worst",
         "confirmed",
@@ -221,7 +222,11 @@ def _mechanisms(mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
         "controls",
         "CPU-minutes",
     )
-    return table(head, [(f"`{label}`", *_mechanism(entry)) for label, entry in mechanisms.items()]) + "\n"
+    first, rows = next(iter(mechanisms)), [(f"`{label}`", *_mechanism(each)) for label, each in mechanisms.items()]
+    if "beside_first" in mechanisms[first]:  # in certificates from 0.4 on
+        head += (f"payoff beyond `{first}`",)
+        rows = [(*row, _interval(each["beside_first"])) for row, each in zip(rows, mechanisms.values(), strict=True)]
+    return table(head, rows) + "\n"
 
 
 def _mechanism(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -233,6 +238,7 @@ def _mechanism(entry: Mapping[str, Any]) -> tuple[str, ...]:
         "–" if share is None else f"{share['share']:.0%} ({share['low']:.0%} to {share['high']:.0%})",
         f"{entry['payoff']:.3f} " + ("(–)" if entry["alone"] is None else f"({entry['alone']:.3f})"),
         f"{entry['verdict']}{seeds}",
+        f"{max(epsilon['high'], -1.0 if attack is None else attack['high']):.4f}",
         f"{epsilon['low']:+.4f} to {epsilon['high']:+.4f}",
         f"{worst['deviation']}, client {worst['client']}: {worst['gain']:+.4f}",
         f"{confirmed['deviation']}: {_interval(confirmed)}",
