@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import (
-    AxisName,
-    along_rows,
-    floating,
-    on_any_mesh,
-    presence,
-    root,
-    set_rows,
-    sum_over,
-    sum_rows,
-    wide,
-)
+from fljax.aggregators.arrays import AxisName, along_rows, on_any_mesh, presence, sum_over, sum_rows
 from fljax.aggregators.rewards import ceiling_of, columns_of
+from fljax.core.trees import floating, root, set_rows, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree

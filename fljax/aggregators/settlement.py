@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.aggregators.arrays import check_shape, on_any_mesh, wide
+from fljax.aggregators.arrays import check_shape, on_any_mesh
 from fljax.aggregators.tokens import bought, check_price, covered, price_in, ranks
-from fljax.core.trees import as_key, or_nan
+from fljax.core.trees import as_key, or_nan, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key

@@ -328,12 +328,9 @@ class Known(NamedTuple):
 
 
 def with_known(inner: Algorithm, behaviour: Given | Drawn) -> Known:
-    """``inner`` with its misbehaving clients, given or drawn."""
-    return with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
-
-
-def with_given(inner: Algorithm, behaviour: Given) -> Known:
-    """``inner`` that first checks the behaviour's number of clients; unseen clients never misbehave."""
+    """``inner`` that first checks the number of clients of a given behaviour; unseen clients never misbehave."""
+    if isinstance(behaviour, Drawn):
+        return _drawing(inner, behaviour)
 
     def init_server(key: Key[Array, ""], census: Census) -> PyTree:
         behaviour.check(census.train.shape[0])

@@ -25,7 +25,7 @@ from fljax.core import trees, users
 from fljax.core.names import name_of
 from fljax.core.values import Range, check_by_client, checked
 from fljax.protocol import Algorithm, Census, LocalData, Seat, Task, roles
-from fljax.protocol.messages import changed_report, changed_update
+from fljax.protocol.messages import changed_report, changed_update, updates_of
 from fljax.scenarios.changed_rows import with_flipped_labels
 from fljax.scenarios.common import (
     STRATEGIC,
@@ -322,18 +322,6 @@ def _said(name: str, factor: Float[Array, ""], shift: Float[Array, ""], value: A
     """The value of an honest client as it is, else ``factor value + shift``."""
     false = false_value(name, value, factor, shift)
     return trees.sloped(jnp.where((factor == 1) & (shift == 0), value, false), false)
-
-
-def updates_of(message: PyTree) -> list[PyTree]:
-    """Every field ``update`` of a message, also inside other messages."""
-    updates: list[PyTree] = []
-
-    def note(update: PyTree) -> PyTree:
-        updates.append(update)
-        return update
-
-    changed_update(message, note)
-    return updates
 
 
 def received_model(algorithm: Algorithm, down: PyTree, update: PyTree) -> PyTree:
