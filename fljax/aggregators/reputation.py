@@ -6,7 +6,7 @@ section 4 and Algorithm 1, as implemented in the code of IAFL's authors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -152,10 +152,5 @@ def cgsv_rewards(
 
 def _product(a: PyTree, b: PyTree) -> Float[Array, " S"]:
     """Inner products of corresponding rows, summed over all leaves."""
-
-    def of_leaf(x: Array, y: Array) -> Array:
-        return sum_rows(wide(x) * wide(y))
-
-    leaves = jax.tree.leaves(jax.tree.map(of_leaf, a, b))
-    total: Any = sum(leaves[1:], leaves[0])
-    return total
+    leaves = jax.tree.leaves(jax.tree.map(lambda x, y: sum_rows(wide(x) * wide(y)), a, b))
+    return jnp.asarray(sum(leaves[1:], leaves[0]))

@@ -68,7 +68,7 @@ def backdoor(
     training.check_classes(inner.task, "backdoor")
     if target >= (inner.task.classes or 0):
         raise ValueError(f"expected target to be one of {inner.task.classes} classes from 0, got {target}")
-    number = common.key_number(inner, "backdoor", common.BACKDOOR)
+    number = common.key_number(inner, "backdoor")
     known = common.with_known(inner, common.Drawn(fraction, number) if who is None else common.given(who))
     last = slice(-size, None)
 

@@ -17,7 +17,7 @@ from fljax.core import trees
 from fljax.core.values import NonNegative, Range, checked
 from fljax.protocol import Algorithm, AnyArray, roles
 from fljax.protocol.messages import changed_update
-from fljax.scenarios.common import CLIPPED, Entry, add_normal, everybody, given, key_number, with_behaviour
+from fljax.scenarios.common import Entry, add_normal, everybody, given, key_number, with_behaviour
 
 
 @checked
@@ -45,7 +45,7 @@ def clipped(
     Raises:
       ValueError: if ``who`` is for another number of clients.
     """
-    number = key_number(inner, "clipped", CLIPPED)
+    number = key_number(inner, "clipped")
 
     def sent(key: Key[Array, ""], bounds: Array, up: PyTree) -> PyTree:
         def bound(update: PyTree) -> PyTree:

@@ -44,10 +44,10 @@ from fljax.protocol import (
 from fljax.protocol.algorithm import is_per_client
 from fljax.protocol.messages import Report
 
-# Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
-# itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
-BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC = range(1001, 1007)
-ADAPTIVE_EFFORT, CLIENT_SAMPLING, ROBUST, COLLUDING, BACKDOOR = range(1007, 1012)
+# Scenarios that draw fold 1001 and their place here into keys that the wrapped algorithm also uses, with small numbers.
+# A scenario nested in itself uses numbers that are ``NESTED`` apart, so there are fewer names than ``NESTED``.
+DRAWING = ("byzantine", "dropout", "clipped", "free_riding", "misreporting", "strategic", "adaptive_effort")
+DRAWING += ("client_sampling", "robust", "colluding", "backdoor")
 NESTED = 1000
 
 
@@ -86,9 +86,9 @@ def applied_scenarios(
     return (*inner.scenarios, Applied(name, rounds, tunes, probe))
 
 
-def key_number(inner: Algorithm, name: str, number: int) -> int:
+def key_number(inner: Algorithm, name: str) -> int:
     """The number that a scenario folds into a key, so that one nested in itself draws independent random numbers."""
-    return number + NESTED * sum(scenario.name == name for scenario in inner.scenarios)
+    return 1001 + DRAWING.index(name) + NESTED * sum(scenario.name == name for scenario in inner.scenarios)
 
 
 def deployed_scores(
@@ -257,8 +257,8 @@ def of_ids(ids: Sequence[int]) -> Given:
 
 
 def chosen_by(
+    inner: Algorithm,
     name: str,
-    number: int,
     *,
     ids: Sequence[int] | None,
     who: Shaped[AnyArray, "*rounds N"] | None,
@@ -272,7 +272,7 @@ def chosen_by(
     if ids is not None:
         return of_ids(ids)
     assert fraction is not None
-    return Drawn(fraction, number)
+    return Drawn(fraction, key_number(inner, name))
 
 
 def with_behaviour(

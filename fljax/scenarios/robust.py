@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from fljax.protocol import Algorithm, Census, Info, LaterData, LocalData, Round,
 from fljax.protocol.algorithm import seen_from
 from fljax.protocol.messages import is_not_finite, updates_of
 from fljax.protocol.sums import Part, Streamed, Total, as_streamed, mean
-from fljax.scenarios.common import ROBUST, Entry, applied_scenarios, key_number, one_update, with_server
+from fljax.scenarios.common import Entry, applied_scenarios, key_number, one_update, with_server
 
 Counting = Literal["trimmed_mean", "krum", "multi_krum", "bulyan"]
 Middle = Literal["mean", "coordinate_median", "geometric_median", "clipped_mean", "centred_clipping", "fltrust"]
@@ -82,7 +82,7 @@ def robust(
     expected = f"expected an algorithm that adds up updates for robust, got one{around} that"
     if not isinstance(inner.aggregate, Streamed):
         raise ValueError(f"{expected} reads each")
-    task, number, centred = inner.task, key_number(inner, "robust", ROBUST), rule == "centred_clipping"
+    task, number, centred = inner.task, key_number(inner, "robust"), rule == "centred_clipping"
     weighs, bucket = rule in ("mean", "clipped_mean"), bucket_size if before == "bucketing" else 1
     in_turn = before is None and (weighs or (centred and iterations in (None, 1)))
     needed = [NEEDED[name] for name in (before, rule) if isinstance(name, str) and name in NEEDED]
@@ -105,16 +105,17 @@ def robust(
         short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), bound), 0)
         return short if centre is None else trees.add(centre, short)
 
-    # A client's record: that of the wrapped algorithm, and its part of the sums as rules read it.
-    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, tuple[PyTree, Part]]:
+    # A client's record: that of the wrapped algorithm, what rules read of its part of the sums, and its weights.
+    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, tuple[PyTree, PyTree, Array]]:
         part, record = streamed.contribute(server, seat, up)
-        if not _is_update(part.value, up):
+        structures = [jax.tree.structure(update) for update in updates_of(up)]
+        if not structures or not (_has_sums(part.value) or jax.tree.structure(part.value) == structures[0]):
             raise ValueError(f"{expected} adds up something else of {type(up).__name__}")
         weight = trees.wide(part.weight)
         if (rule == "fltrust" and weight.ndim) or (centred and (weight.ndim or streamed.stacked)):
             raise ValueError(f"expected an algorithm of one model for {rule} in robust, got one of several")
         if not in_turn:
-            return Part(()), (record, Part(part.value, weight))
+            return Part(()), (record, part.value, weight)
 
         def moved(name: str, update: PyTree) -> PyTree:
             trained, statistics = _by_role(task, update)
@@ -123,7 +124,7 @@ def robust(
         statistics = _in_sums(lambda _, update: _by_role(task, update)[1], part.value)
         counts = jnp.where(is_not_finite(part.value), 0, weight if weighs else (weight != 0).astype(weight.dtype))
         value = part.value if rule == "mean" else _in_sums(moved, part.value)
-        return Part(value, counts), (record, Part(statistics, weight))
+        return Part(value, counts), (record, statistics, weight)
 
     def assumed(present: Bool[Array, " S"]) -> Int[Array, ""]:
         """The f of one sum: at most the largest for which the rule has enough updates."""
@@ -150,8 +151,8 @@ def robust(
         options |= {} if iterations is None else {"iterations": iterations}
         return function(sent, **arguments_for(function, options))
 
-    def finish(server: PyTree, total: Total, records: tuple[PyTree, Part], round: Round) -> tuple[PyTree, Info]:
-        record, (value, weight) = records
+    def finish(server: PyTree, total: Total, records: Any, round: Round) -> tuple[PyTree, Info]:
+        record, value, weight = records
         clients = round.cohort.present.size
         least = max(bucket * (many * byzantine + more - 1) + 1 for many, more in [*needed, (0, 1)])
         if byzantine and clients < least:
@@ -223,12 +224,6 @@ def _by_role(task: Task, update: PyTree) -> tuple[PyTree, PyTree]:
     if jax.tree_util.all_leaves([update]):
         return None, update
     return trees.split(update, jax.tree.leaves(roles.trained_mask(task, update)))
-
-
-def _is_update(value: PyTree, up: PyTree) -> bool:
-    """Whether what a client adds to the sums is its update."""
-    updates = updates_of(up)
-    return bool(updates) and (_has_sums(value) or jax.tree.structure(value) == jax.tree.structure(updates[0]))
 
 
 ENTRY = Entry(

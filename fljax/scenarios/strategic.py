@@ -28,7 +28,6 @@ from fljax.protocol import Algorithm, Census, LocalData, Seat, Task, roles
 from fljax.protocol.messages import changed_report, changed_update, updates_of
 from fljax.scenarios.changed_rows import with_flipped_labels
 from fljax.scenarios.common import (
-    STRATEGIC,
     ByRound,
     Entry,
     add_normal,
@@ -175,7 +174,7 @@ def with_strategy(
     chosen: Float[Array, " N"] | Float[np.ndarray, " N"] | None = None,
 ) -> Algorithm:
     """``strategic``, where client i first sends what ``functions[chosen_i - 1]`` makes of its messages; 0: honest."""
-    number = key_number(inner, "strategic", STRATEGIC)
+    number = key_number(inner, "strategic")
     numbers = _arrays(strategy)
     worked = inner if numbers.effort is None else with_effort(inner, numbers.effort)
     keeps_model = numbers.echo is not None or (numbers.noise is not None and numbers.own is not None)
