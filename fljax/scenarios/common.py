@@ -46,8 +46,8 @@ from fljax.protocol.messages import Report
 
 # Scenarios that draw fold 1001 and their place here into keys that the wrapped algorithm also uses, with small numbers.
 # A scenario nested in itself uses numbers that are ``NESTED`` apart, so there are fewer names than ``NESTED``.
-DRAWING = ("byzantine", "dropout", "clipped", "free_riding", "misreporting", "strategic", "adaptive_effort")
-DRAWING += ("client_sampling", "robust", "colluding", "backdoor")
+_FIRST = ("byzantine", "dropout", "clipped", "free_riding", "misreporting", "strategic", "adaptive_effort")
+DRAWING = (*_FIRST, "client_sampling", "robust", "colluding", "backdoor")
 NESTED = 1000
 
 
