@@ -65,7 +65,7 @@ def presence(present: Any, count: int) -> Bool[Array, " S"]:
 def read_rows(updates: PyTree, present: Any) -> tuple[Float[Array, "S d"], Bool[Array, " S"], Int[Array, ""]]:
     """All leaves as one matrix, with zeros for rows that do not count; which rows count; how many."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(updates)]
-    size = next((len(leaf) for leaf in leaves if leaf.ndim), 0 if present is None else len(present))
+    size = ([len(leaf) for leaf in leaves if leaf.ndim] or [0 if present is None else len(present)])[0]
     counted = presence(present, size)
     for leaf in leaves:
         if leaf.shape[:1] != (size,) or not jnp.issubdtype(leaf.dtype, jnp.floating):

@@ -85,8 +85,7 @@ def backdoor(
     learning = common.with_clients(known.algorithm, own, lambda client, new: client._replace(inner=new))
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> BackdoorClient:
-        client = known.algorithm.init_client(key, seat, down, data)
-        return BackdoorClient(client, jax.random.fold_in(key, number))
+        return BackdoorClient(known.algorithm.init_client(key, seat, down, data), jax.random.fold_in(key, number))
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: Any, data: LocalData) -> tuple[PyTree, PyTree]:
         up, new = learning.train(key, seat, down, client, data)

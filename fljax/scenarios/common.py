@@ -352,9 +352,9 @@ def of_round(row: Shaped[Array, "*rounds_N"], round: Int[Array, ""]) -> Shaped[A
     return row if row.ndim == 0 else row[round % row.shape[0]]
 
 
-def of_client(numbers: Shaped[Array, "*rounds_N"], seat: Seat) -> Shaped[Array, ""]:
-    """A client's entry in a round, of one number for all, ``[N]`` or ``[rounds, N]``."""
-    return numbers if numbers.ndim == 0 else of_round(numbers[..., seat.id], seat.round)
+def of_client(numbers: PyTree, seat: Seat) -> PyTree:
+    """A client's entries in a round, of arrays of one number for all, ``[N]`` or ``[rounds, N]``."""
+    return jax.tree.map(lambda leaf: leaf if leaf.ndim == 0 else of_round(leaf[..., seat.id], seat.round), numbers)
 
 
 class DrawnServer(NamedTuple):

@@ -92,18 +92,12 @@ def robust(
 
     algorithm = with_server(inner)._replace(init_server=init_server) if centred else inner
     streamed = as_streamed(algorithm.aggregate)
+    shorten, assumed, combine = _of_options(rule, byzantine, before, bucket, bound, iterations, number, needed)
     of_models = jax.vmap if streamed.stacked else lambda function, **axes: function
 
     def centre_of(server: PyTree, name: str) -> PyTree:
         """The centre of the trained leaves of a sum; None for zeros, and where no rule has one."""
         return _by_role(task, server.centre)[0] if centred and name == "update" else None
-
-    def shorten(update: PyTree, centre: PyTree) -> PyTree:
-        """One client's trained leaves as a sum reads them, in float32 or wider."""
-        wide = trees.widened(update)
-        apart = wide if centre is None else trees.subtract(wide, centre)
-        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), bound), 0)
-        return short if centre is None else trees.add(centre, short)
 
     # A client's record: that of the wrapped algorithm, what rules read of its part of the sums, and its weights.
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, tuple[PyTree, PyTree, Array]]:
@@ -125,31 +119,6 @@ def robust(
         counts = jnp.where(is_not_finite(part.value), 0, weight if weighs else (weight != 0).astype(weight.dtype))
         value = part.value if rule == "mean" else _in_sums(moved, part.value)
         return Part(value, counts), (record, statistics, weight)
-
-    def assumed(present: Bool[Array, " S"]) -> Int[Array, ""]:
-        """The f of one sum: at most the largest for which the rule has enough updates."""
-        left = -(-jnp.sum(present, dtype=jnp.int32) // bucket)
-        most = [(left - more) // many for many, more in needed]
-        return jnp.maximum(functools.reduce(jnp.minimum, most, byzantine), 0)
-
-    def combine(sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
-        """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
-        present = weight != 0
-        f = assumed(present)
-        if before == "mixing":
-            sent = aggregators.nearest_neighbour_mixing(sent, f, present=present)
-        elif before == "bucketing":
-            key = jax.random.fold_in(round.key, number)
-            sent, present = aggregators.bucketing(key, sent, bucket, id=round.cohort.id, present=present)
-        if not isinstance(rule, str):
-            return one_update("the rule", "(updates [S, ...], present [S])", rule, sent, present)
-        weight = weight if before is None else present.astype(weight.dtype)
-        if rule == "fltrust":
-            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
-        function = aggregators.weighted_mean if rule == "mean" else getattr(aggregators, rule)
-        options = {"byzantine": f, "weights": weight, "bound": bound, "centre": served, "present": present}
-        options |= {} if iterations is None else {"iterations": iterations}
-        return function(sent, **arguments_for(function, options))
 
     def finish(server: PyTree, total: Total, records: Any, round: Round) -> tuple[PyTree, Info]:
         record, value, weight = records
@@ -189,6 +158,46 @@ def robust(
         aggregate=streamed._replace(contribute=contribute, finish=finish),
         scenarios=applied_scenarios(inner, "robust"),
     )
+
+
+def _of_options(
+    rule: Any, byzantine: int, before: Any, bucket: int, bound: Any, iterations: Any, number: int, needed: Any
+) -> tuple[Callable[..., PyTree], ...]:
+    """What the server does with the updates of one sum, by the options of ``robust``."""
+
+    def shorten(update: PyTree, centre: PyTree) -> PyTree:
+        """One client's trained leaves as a sum reads them, in float32 or wider."""
+        wide = trees.widened(update)
+        apart = wide if centre is None else trees.subtract(wide, centre)
+        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), bound), 0)
+        return short if centre is None else trees.add(centre, short)
+
+    def assumed(present: Bool[Array, " S"]) -> Int[Array, ""]:
+        """The f of one sum: at most the largest for which the rule has enough updates."""
+        left = -(-jnp.sum(present, dtype=jnp.int32) // bucket)
+        most = [(left - more) // many for many, more in needed]
+        return jnp.maximum(functools.reduce(jnp.minimum, most, byzantine), 0)
+
+    def combine(sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
+        """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
+        present = weight != 0
+        f = assumed(present)
+        if before == "mixing":
+            sent = aggregators.nearest_neighbour_mixing(sent, f, present=present)
+        elif before == "bucketing":
+            key = jax.random.fold_in(round.key, number)
+            sent, present = aggregators.bucketing(key, sent, bucket, id=round.cohort.id, present=present)
+        if not isinstance(rule, str):
+            return one_update("the rule", "(updates [S, ...], present [S])", rule, sent, present)
+        weight = weight if before is None else present.astype(weight.dtype)
+        if rule == "fltrust":
+            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
+        function = aggregators.weighted_mean if rule == "mean" else getattr(aggregators, rule)
+        options = {"byzantine": f, "weights": weight, "bound": bound, "centre": served, "present": present}
+        options |= {} if iterations is None else {"iterations": iterations}
+        return function(sent, **arguments_for(function, options))
+
+    return shorten, assumed, combine
 
 
 def _trained_by_server(inner: Algorithm, rows: str, number: int, server: PyTree, round: Round) -> PyTree:

@@ -206,18 +206,18 @@ def with_strategy(
     def believed(seat: Seat, client: StrategicClient, data: LocalData) -> LocalData:
         if numbers.flip is None or not seat.known:
             return data
-        return with_flipped_labels(inner.task, client.labels, _row(numbers, seat).flip, data)
+        return with_flipped_labels(inner.task, client.labels, of_client(numbers, seat).flip, data)
 
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: StrategicClient, data: LocalData) -> PyTree:
         assert worked.poll is not None
         ballot = worked.poll.ask(key, seat, down, client.inner, believed(seat, client, data))
         ballot = _made(functions, chosen, Knowledge(seat, key, down, client.inner, data), ballot)
-        return _reported(_row(numbers, seat), ballot) if seat.known else ballot
+        return _reported(of_client(numbers, seat), ballot) if seat.known else ballot
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: StrategicClient, data: LocalData
     ) -> tuple[PyTree, StrategicClient]:
-        now = _row(numbers, seat)
+        now = of_client(numbers, seat)
         up, new = worked.train(key, seat, down, client.inner, believed(seat, client, data))
         up = _made(functions, chosen, Knowledge(seat, key, down, client.inner, data), up)
         after, up = client._replace(inner=new, rounds=client.rounds + 1), _reported(now, up)
@@ -359,11 +359,6 @@ def _arrays(strategy: Strategy) -> _Numbers:
 
     rest = {name: one(value) for name, value in strategy._asdict().items() if name not in ("factor", "shift")}
     return Strategy(factor=ByReport(*map(one, strategy.factor)), shift=ByReport(*map(one, strategy.shift)), **rest)
-
-
-def _row(numbers: _Numbers, seat: Seat) -> _Numbers:
-    """The numbers ``[]`` of one client in one round."""
-    return jax.tree.map(lambda leaf: of_client(leaf, seat), numbers)
 
 
 ENTRY = Entry(
