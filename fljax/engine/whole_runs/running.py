@@ -312,8 +312,8 @@ def runs(
       seeds: as for ``fljax.simulate``; each run is computed with every seed.
       measure: ``(algorithm, state, scores) -> {name: array}``, what is kept of a run (``Measure``). None of its
         arguments depends on other runs. The default keeps the scores of all clients.
-      block: number of runs of one program. None: as many as take about 15 CPU-seconds, by what the blocks before took.
-        The program is compiled once in either case.
+      block: number of runs of one program. Calls with the same number share the program, however many runs they have.
+        None: as many as take about 15 CPU-seconds, by what the blocks before took, in a program that is compiled once.
       execution: ``devices``, and how many clients and runs are side by side. Data and states are on the devices.
       checkpoint: a folder, or a ``Checkpoint`` with one. Every block is saved there when it ends. The same call goes on
         with the runs that are missing, to the same bits. Of a ``Checkpoint``, ``note`` and ``stop`` are heeded.
@@ -398,8 +398,7 @@ def _prepared(
     total = varied.runs * len(seed_list)
     shapes = checked_shapes(spec, inputs, total, rounds)
     layout = _layout(chosen, shapes.sizes if varied.member is None else shapes.sizes._replace(full=False))
-    most = MOST if block is None else block
-    rows = min(most, max(FEWEST, 2 ** (total - 1).bit_length()))
+    rows = block or min(MOST, max(FEWEST, 2 ** (total - 1).bit_length()))
     alike = [None if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
     shared = on_devices(Inputs(alike, {}, inputs.federation), layout)
     scales = None if varied.member is None or varied.member.all() else Scales.of(federation)
