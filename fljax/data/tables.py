@@ -182,8 +182,8 @@ def choose(
         number gives a federation that is not stacked.
 
     Raises:
-      ValueError: if federations are not stacked, if a place that is not traced is none of the stack, or if several have
-        features that were standardised before they were stored.
+      ValueError: if federations are not stacked, a place that is not traced is none of theirs, or several have features
+        that were standardised before they were stored.
     """
     shape, features = np.shape(federation.clients.id), each_of(federation.features)
     if len(shape) != 2:
@@ -200,25 +200,18 @@ def choose(
         if not is_number or not 0 <= places.min() <= places.max() < shape[0]:
             raise ValueError(f"expected places from 0 to {shape[0] - 1} of stacked federations, got {place!r}")
         own = own if len(features) == 1 else tuple(features[each] for each in places.ravel())
-
-    def chosen(leaf: Any) -> Any:
-        return _compute(
-            lambda numpy: jnp.asarray(numpy.take(numpy.asarray(leaf), numpy.asarray(place), 0, mode="clip"))
-        )
-
-    rows = jax.tree.map(chosen, _with_most_least(federation)._replace(examples=None, lists=None))
-    found = own[0] if len(set(own)) == 1 else own
-    return rows._replace(examples=federation.examples, lists=federation.lists, features=found)
-
-
-def _with_most_least(federation: Federation) -> Federation:
-    """Stacked federations whose choices are known to have at least so many rows as all of them."""
     train = federation.clients.train
     if isinstance(train.index, Spans):
         with contextlib.suppress(jax.errors.TracerArrayConversionError):
             least = int(np.min(np.asarray(train.size), initial=train.index.most_least))
             train = train._replace(index=dataclasses.replace(train.index, most_least=least))
-    return federation._replace(clients=federation.clients._replace(train=train))
+
+    def chosen(leaf: Any) -> Any:
+        return jnp.asarray(_compute(lambda np: np.take(np.asarray(leaf), np.asarray(place), 0, mode="clip")))
+
+    rest = federation._replace(examples=None, lists=None, clients=federation.clients._replace(train=train))
+    shared = {"examples": federation.examples, "lists": federation.lists}
+    return jax.tree.map(chosen, rest)._replace(**shared, features=own[0] if len(set(own)) == 1 else own)
 
 
 def _moments(federations: Sequence[Federation]) -> Moments | None:

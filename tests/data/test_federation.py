@@ -14,7 +14,6 @@ from fljax.data import (
     Dataset,
     Partition,
     census,
-    choose,
     federate,
     federations,
     from_arrays,
@@ -246,21 +245,6 @@ def test_stack_fills_missing_noise_with_zero():
     np.testing.assert_array_equal(many.clients.noise[0], [0] * 4)
     np.testing.assert_array_equal(many.clients.noise[1], noisy.clients.noise)
     assert many.unseen.noise is not None
-
-
-@pytest.mark.parametrize("place", [2, [2, 0], np.array([1, 1, 2])])
-def test_a_choice_keeps_examples_and_lists_once(place):
-    single = seeds_of(BLOBS, unseen=1)
-    many: Any = stack(single)
-    some: Any = choose(many, place)
-    assert (some.examples.x is many.examples.x, some.lists is many.lists) == (True, True)
-    assert some.clients.train.index.shape == (*np.shape(place), *many.clients.train.index.shape[1:])
-    if np.ndim(place) == 0:
-        some = jax.tree.map(lambda leaf: leaf[None], some._replace(examples=None, lists=None))
-        some = some._replace(examples=many.examples, lists=many.lists)
-    for number, chosen in enumerate(np.ravel(place)):
-        assert_rows_equal(some, number, single[chosen])
-        np.testing.assert_array_equal(some.held["test"].index[number], single[chosen].held["test"].index)
 
 
 @pytest.mark.thorough

@@ -83,21 +83,12 @@ class VariedPlan(NamedTuple):
 def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> VariedPlan:
     """The plan over all runs."""
     population = federation.clients.id.shape[-1]
-    for name, value in {"member": over.member, "cost": over.cost, **over.arguments}.items():
+    for name, value in {"member": over.member, "cost": over.cost}.items():
         check_unlabelled(name, value)
     member = None if over.member is None else _members(over.member, population)
-    runs = _number_of_runs(over, member)
-    arguments = {name: _arrays(value) for name, value in over.arguments.items()}
-    if arguments:
-        plan = _with_argument_names(plan, arguments)
-        arguments = {name: _as_declared(plan, name, value) for name, value in arguments.items()}
-        for run in range(runs):
-            values.check_arguments(plan.build, _row(arguments, run), {})
-        first = _row(arguments, 0)
-        whole = dict(zip(map(id, jax.tree.leaves(first)), jax.tree.leaves(arguments), strict=True))
-        plan = plan._replace(arguments={**plan.arguments, **first})
-    else:
-        first, whole = {}, {}
+    plan, arguments, runs = varied_arguments(plan, over, member)
+    first = {name: plan.arguments[name] for name in arguments} if isinstance(plan, Plan) else {}
+    whole = dict(zip(map(id, jax.tree.leaves(first)), jax.tree.leaves(arguments), strict=True))
     spec, inputs = partition_plan(plan, federation)
     rows = {id(leaf) for leaf in jax.tree.leaves(first) if isinstance(leaf, np.ndarray)}
     # Arrays pass through a plan as they are, so a leaf that differs between runs is the first row itself.
@@ -105,6 +96,23 @@ def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> V
     traced = [whole[id(leaf)] if place in varied else leaf for place, leaf in enumerate(inputs.traced)]
     cost = _costs(over.cost, runs, member)
     return VariedPlan(spec._replace(varied=varied), inputs._replace(traced=traced), runs, member, cost)
+
+
+def varied_arguments(
+    plan: Algorithm | Plan, over: Over, member: Bool[np.ndarray, "R N"] | None = None
+) -> tuple[Algorithm | Plan, dict[str, Any], int]:
+    """The plan of the first run, ``over.arguments`` as its builder declares them, and R; raises a ValueError."""
+    for name, value in over.arguments.items():
+        check_unlabelled(name, value)
+    runs = _number_of_runs(over, member)
+    if not over.arguments:
+        return plan, {}, runs
+    arguments = {name: _arrays(value) for name, value in over.arguments.items()}
+    named = _with_argument_names(plan, arguments)
+    arguments = {name: _as_declared(named, name, value) for name, value in arguments.items()}
+    for run in range(runs):
+        values.check_arguments(named.build, _row(arguments, run), {})
+    return named._replace(arguments={**named.arguments, **_row(arguments, 0)}), arguments, runs
 
 
 def client_steps(
