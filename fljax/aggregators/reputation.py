@@ -6,28 +6,16 @@ section 4 and Algorithm 1, as implemented in the code of IAFL's authors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import (
-    AxisName,
-    along_rows,
-    floating,
-    on_any_mesh,
-    presence,
-    ratio,
-    root,
-    row_norms,
-    set_rows,
-    sum_over,
-    sum_rows,
-    wide,
-)
+from fljax.aggregators.arrays import AxisName, along_rows, on_any_mesh, presence, row_norms, sum_over, sum_rows
 from fljax.aggregators.clipping import lower_median
 from fljax.aggregators.linear import weighted_sum
 from fljax.aggregators.rewards import ceiling_of, columns_of
+from fljax.core.trees import floating, ratio, root, set_rows, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -176,10 +164,5 @@ def length_and_cosine(updates: PyTree, present: Bool[Array, " S"]) -> tuple[Floa
 
 def _product(a: PyTree, b: PyTree) -> Float[Array, " S"]:
     """Inner products of corresponding rows, summed over all leaves."""
-
-    def of_leaf(x: Array, y: Array) -> Array:
-        return sum_rows(wide(x) * wide(y))
-
-    leaves = jax.tree.leaves(jax.tree.map(of_leaf, a, b))
-    total: Any = sum(leaves[1:], leaves[0])
-    return total
+    leaves = jax.tree.leaves(jax.tree.map(lambda x, y: sum_rows(wide(x) * wide(y)), a, b))
+    return jnp.asarray(sum(leaves[1:], leaves[0]))
