@@ -1,7 +1,8 @@
 """The certificates of the documentation.
 
 The configs ``certificates/fmnist_dirichlet`` and ``certificates/fmnist_groups`` have eleven mechanisms, 10 clients of
-12,000 rows of Fashion-MNIST, and 20 seeds. ``--part estimate`` says how many runs and client-steps that is, and how
+12,000 rows of Fashion-MNIST, and 20 seeds. ``fmnist_groups_robust`` has the mean and six robust rules in place of it,
+``fmnist_groups_riders`` free riders under these where training costs something. ``--part estimate`` says how many runs and client-steps that is, and how
 long it takes at a rate of plain runs (``--rate``); it runs nothing. ``--part runs`` runs both configs, or what is
 missing of them, in the folder of ``--runs``. ``--part commit`` writes what is finished into ``results/certificates``:
 ``NAME.json``, from which the documentation makes its page, and ``NAME.csv`` with the gain of every cell and seed.
@@ -25,8 +26,9 @@ import fljax
 from benchmarks.reporting import RESULTS, Row, hardware, names_in
 from fljax import games
 from fljax.config import Config, load
-from fljax.contributions import Bounds, simultaneous_bounds
+from fljax.contributions import Bounds, error_bars, simultaneous_bounds
 from fljax.core.files import write
+from fljax.experiments import certify as experiment
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.experiments.programs import check_setup
 from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_post, load_certificates
@@ -34,10 +36,22 @@ from fljax.games.strategic.certificates import cost_of, judged
 from fljax.results.events import Event, EventLog
 from fljax.results.folders import CERTIFICATES
 
-NAMES = ("fmnist_dirichlet", "fmnist_groups")
-# What is asked but for the tolerance, which needs no runs. Both configs deal rows and groups anew by seed: clients
-# differ by chance alone. Under Dirichlet(0.5) half of them deviate, for half of the cost.
-ASKED: dict[str, dict[str, Any]] = {"fmnist_dirichlet": {"deviators": (0, 1, 2, 3, 4), "candidates": 20}}
+NAMES = ("fmnist_dirichlet", "fmnist_groups", "fmnist_groups_robust", "fmnist_groups_riders")
+# What is asked but for the tolerance, which needs no runs. All configs deal rows and groups anew by seed: clients
+# differ by chance alone. But in fmnist_groups half of them deviate, for half of the cost.
+_HALF: dict[str, Any] = {"deviators": (0, 1, 2, 3, 4), "candidates": 20}
+RIDERS = ("no effort", "half effort", "zero rider", "delta rider", "disguised rider")
+ASKED: dict[str, dict[str, Any]] = {
+    "fmnist_dirichlet": _HALF,
+    "fmnist_groups_robust": _HALF,
+    "fmnist_groups_riders": {
+        **_HALF,
+        "deviations": RIDERS,
+        "utility": games.Utility(cost=0.05),
+        "candidates": 0,
+        "control": False,
+    },
+}
 COMMITTED = RESULTS / "certificates"
 SECONDS = "seconds.json"  # by label: by the clock, and of the CPU
 DIGITS = 5
@@ -118,6 +132,7 @@ def document(
 ) -> dict[str, Any]:
     """The committed file of a config; ``seconds`` are those by the clock and of the CPU, by label."""
     first = next(iter(saved.certificates.values()))
+    honest = {label: each.gains.honest.mean(axis=1) for label, each in saved.certificates.items()}
     setting = {"seeds": len(first.gains.seeds), "tolerance": first.tolerance, "confidence": first.confidence}
     setting |= {"clients": first.gains.honest.shape[1], "method": first.method, "fljax": saved.fljax}
     setting["deviators"] = sorted({int(client) for client in first.gains.clients})
@@ -126,6 +141,8 @@ def document(
     mechanisms = {
         label: {
             **summary_of(certificate),
+            # By seed, as all have the same data and batches.
+            "beside_first": error_bars(honest[label] - first.gains.honest.mean(axis=1))._asdict(),
             **dict(zip(("seconds", "cpu_seconds"), seconds.get(label, (None, None)), strict=True)),
         }
         for label, certificate in saved.certificates.items()
@@ -154,7 +171,8 @@ def estimate(config: Config, asked: Mapping[str, Any], options: Namespace) -> It
     sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(config.seeds)}
     deviating = len(asked.get("deviators", range(setup.clients)))
     for label, plan in check_setup(setup, rehearsed=False, swept=True).items():
-        count = len(games.usual_deviations(games.messages_of(plan, setup.federation))) * deviating
+        usual = games.usual_deviations(games.messages_of(plan, setup.federation))
+        count = len(asked.get("deviations", usual)) * deviating
         cost = cost_of(plan, setup.federation, cells=count, candidates=asked.get("candidates", 50), **sizes)
         hours = cost.client_steps / options.rate / 3600
         yield config.name, label, cost.runs, float(cost.client_steps), f"{count} cells, {hours:.2f} hours"
@@ -162,8 +180,6 @@ def estimate(config: Config, asked: Mapping[str, Any], options: Namespace) -> It
 
 def certify(config: Config, folder: Path, asked: Mapping[str, Any], options: Namespace) -> Iterator[Row]:
     """Runs what a folder lacks. Seconds of algorithms, also of earlier processes, are in a file of the folder."""
-    from fljax.experiments import certify as experiment
-
     path = folder / SECONDS
     folder.mkdir(parents=True, exist_ok=True)
     spent: dict[str, list[float]] = json.loads(path.read_text()) if path.is_file() else {}
@@ -202,6 +218,8 @@ def commit(name: str, folder: Path, tolerance: float) -> Iterator[Row]:
     saved = saved._replace(certificates=again)
     seconds = json.loads((folder / SECONDS).read_text()) if (folder / SECONDS).is_file() else {}
     about = {"config": f"certificates/{name}", "date": f"{datetime.date.today()}", "hardware": hardware()}
+    asked = experiment.Question(**ASKED.get(name, {}))
+    about |= {"tried": asked.deviations, "cost": asked.utility.cost}
     COMMITTED.mkdir(exist_ok=True)
     (COMMITTED / f"{name}.json").write_text(json.dumps(document(saved, about, seconds), indent=1) + "\n")
     (COMMITTED / f"{name}.csv").write_text(cells_as_csv(saved))

@@ -40,7 +40,7 @@ page](../howto/certificates.md) says how to read a certificate, and how to make 
 - Each side of the bounds holds for all clients that deviate and all deviations of a mechanism at once; gains are often
   skewed, so the bounds of a single gain hold less often. A tolerance below the lower bound of the largest gain is
   violated. A tolerance above the upper bound is not violated by any tried deviation. Between both, more seeds are
-  needed.
+  needed. "Certified from" is the least tolerance that is above all of these bounds and that of the attack.
 - We tried only the deviations below, and searched for an attack: a client may gain more by another deviation.
 - This page is generated from `benchmarks/results/certificates`, which `benchmarks/run.py certificates` writes.
 """
@@ -148,17 +148,19 @@ def page(
         rows = [
             (claim.paper, claim.statement, claim.printed, f"`{claim.mechanism}`", f"**{judge(claim, document)}**")
             for claim in claims
+            if claim.mechanism in mechanisms
         ]
         head = ("paper", "claim", "place in the paper", "mechanism", "here")
-        parts.append(f"### What papers say\n\n{table(head, rows)}\n")
+        parts += [f"### What papers say\n\n{table(head, rows)}\n"] if rows else []
     return "\n".join(parts)
 
 
 def worst_of(documents: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
     """The largest expected gains: (name of the document, label, row), of different mechanisms and deviations."""
     found: dict[tuple[str, str], tuple[str, str, Mapping[str, Any]]] = {}
+    # Where training has a cost, saving it is a gain under any mechanism.
     for name, document in documents.items():
-        for label, entry in document["mechanisms"].items():
+        for label, entry in document["mechanisms"].items() if not document["setting"].get("cost") else ():
             row = max(entry["deviations"], key=_gain_expected)
             before = found.get((label, row["deviation"]))
             if label != CONTROL and (before is None or _gain_expected(before[2]) < _gain_expected(row)):
@@ -195,6 +197,8 @@ def _heading(setting: Mapping[str, Any], mechanisms: Mapping[str, Mapping[str, A
     every = len(setting["deviators"]) == setting["clients"]
     who = "each of which deviates in turn" if every else f"of which {ids} deviate in turn"
     command = f"fljax certify {name} --tolerance {setting['tolerance']:g}" + ("" if every else f" --deviators {ids}")
+    command += f' --deviations "{",".join(tried)}"' if (tried := setting.get("tried")) else ""
+    command += f" --cost {cost:g}" if (cost := setting.get("cost")) else ""
     command += "" if candidates == Question().candidates else f" --candidates {candidates}"
     return (
         f"## `{name}`\n\n{setting['clients']} clients, {who}, {setting['seeds']} seeds, "
@@ -210,6 +214,7 @@ def _mechanisms(mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
         "less than alone",
         "payoff (alone)",
         "verdict",
+        "certified from",
         "largest gain",
         "worst",
         "confirmed",
@@ -217,7 +222,11 @@ def _mechanisms(mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
         "controls",
         "CPU-minutes",
     )
-    return table(head, [(f"`{label}`", *_mechanism(entry)) for label, entry in mechanisms.items()]) + "\n"
+    first, rows = next(iter(mechanisms)), [(f"`{label}`", *_mechanism(each)) for label, each in mechanisms.items()]
+    if "beside_first" in mechanisms[first]:  # in certificates from 0.4 on
+        head += (f"payoff beyond `{first}`",)
+        rows = [(*row, _interval(each["beside_first"])) for row, each in zip(rows, mechanisms.values(), strict=True)]
+    return table(head, rows) + "\n"
 
 
 def _mechanism(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -229,6 +238,7 @@ def _mechanism(entry: Mapping[str, Any]) -> tuple[str, ...]:
         "–" if share is None else f"{share['share']:.0%} ({share['low']:.0%} to {share['high']:.0%})",
         f"{entry['payoff']:.3f} " + ("(–)" if entry["alone"] is None else f"({entry['alone']:.3f})"),
         f"{entry['verdict']}{seeds}",
+        f"{max(epsilon['high'], -1.0 if attack is None else attack['high']):.4f}",
         f"{epsilon['low']:+.4f} to {epsilon['high']:+.4f}",
         f"{worst['deviation']}, client {worst['client']}: {worst['gain']:+.4f}",
         f"{confirmed['deviation']}: {_interval(confirmed)}",

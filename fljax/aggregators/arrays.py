@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -11,16 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from fljax.core.trees import combine as combine
-from fljax.core.trees import floating as floating
-from fljax.core.trees import ratio as ratio
-from fljax.core.trees import readable as readable
-from fljax.core.trees import root as root
-from fljax.core.trees import set_rows as set_rows
-from fljax.core.trees import wide as wide
-
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, PyTree
+    from jaxtyping import Array, Bool, Float, Int, PyTree
 
 # The name of a mapped axis, or several names, as ``jax.lax.psum`` takes them.
 AxisName = Hashable
@@ -67,6 +60,29 @@ def presence(present: Any, count: int) -> Bool[Array, " S"]:
     present = jnp.asarray(present)
     check_shape("present", present, "S", count)
     return present.astype(bool)
+
+
+def read_rows(updates: PyTree, present: Any) -> tuple[Float[Array, "S d"], Bool[Array, " S"], Int[Array, ""]]:
+    """All leaves as one matrix, with zeros for rows that do not count; which rows count; how many."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(updates)]
+    size = ([len(leaf) for leaf in leaves if leaf.ndim] or [0 if present is None else len(present)])[0]
+    counted = presence(present, size)
+    for leaf in leaves:
+        if leaf.shape[:1] != (size,) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"expected floating updates of {size} rows, got a leaf {leaf.dtype}{list(leaf.shape)}")
+    dtype = jnp.result_type(jnp.float32, *leaves)
+    parts = [leaf.astype(dtype).reshape(size, math.prod(leaf.shape[1:])) for leaf in leaves]
+    rows = jnp.concatenate([jnp.zeros((size, 0), dtype), *parts], axis=1)
+    counted &= jnp.all(jnp.isfinite(rows), axis=1)
+    return jnp.where(counted[:, None], rows, 0), counted, jnp.sum(counted)
+
+
+def shaped(values: Float[Array, "*rows d"], updates: PyTree) -> PyTree:
+    """Vectors in the shapes and dtypes of ``updates``."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, updates))
+    ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves], dtype=int)
+    pairs = zip(jnp.split(values, ends, axis=-1)[:-1], leaves, strict=True)
+    return structure.unflatten(x.reshape(*x.shape[:-1], *leaf.shape[1:]).astype(leaf.dtype) for x, leaf in pairs)
 
 
 def row_norms(leaves: list[Array]) -> Float[Array, " S"]:

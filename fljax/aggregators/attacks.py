@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import along_rows, check_shape, on_any_mesh, presence, ratio, root, sum_rows, wide
+from fljax.aggregators.arrays import check_shape, on_any_mesh, presence, read_rows, shaped
+from fljax.core.trees import ratio, root
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -24,39 +25,28 @@ Direction = Literal["deviation", "unit", "sign"]
 
 
 class _Honest(NamedTuple):
-    """The honest updates, in lists by leaf; other rows are 0."""
+    """The honest updates as rows of one matrix, and 0 in other rows."""
 
     rows: Bool[Array, " S"]
     number: Float[Array, ""]
-    updates: list[Array]  # [S, ...]
-    mean: list[Array]  # [...]
-    apart: list[Array]  # [S, ...], the mean minus each row
+    updates: Float[Array, "S d"]
+    mean: Float[Array, " d"]
+    apart: Float[Array, "S d"]  # the mean minus each row
 
-    def deviation(self) -> list[Array]:
-        return [root(jnp.sum(d * d, axis=0) / jnp.maximum(self.number - 1, 1)) for d in self.apart]
-
-
-def _total(parts: list[Array]) -> Array:
-    """The sum of each row over all leaves ``[S, ...]``."""
-    return jnp.asarray(sum(map(sum_rows, parts)))
+    def deviation(self) -> Float[Array, " d"]:
+        return root(jnp.sum(self.apart * self.apart, axis=0) / jnp.maximum(self.number - 1, 1))
 
 
-def _sent(updates: PyTree, honest: Any, attack: Callable[[_Honest], list[Array]]) -> PyTree:
+def _sent(updates: PyTree, honest: Any, attack: Callable[[_Honest], Array]) -> PyTree:
     """What an attack makes of the honest rows, as one row of ``updates``."""
-    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, updates))
-    if not leaves:
-        return updates
-    rows = presence(honest, len(leaves[0])) & (_total([~jnp.isfinite(leaf) for leaf in leaves]) == 0)
-    kind = jnp.result_type(*map(wide, leaves))
-    seen = [jnp.where(along_rows(rows, leaf), leaf, 0).astype(kind) for leaf in leaves]
+    seen, rows, count = read_rows(updates, honest)
     # Squares of large entries overflow. By a power of two, no division rounds.
-    top = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in seen]))
-    unit = jnp.ldexp(jnp.ones((), kind), jnp.frexp(jax.lax.stop_gradient(top))[1] - 1)
-    seen, count = [leaf / unit for leaf in seen], jnp.sum(rows, dtype=kind)
-    mean = [ratio(jnp.sum(leaf, axis=0), count) for leaf in seen]
-    apart = [jnp.where(along_rows(rows, x), m[None] - x, 0) for m, x in zip(mean, seen, strict=True)]
-    found = attack(_Honest(rows, count, seen, mean, apart))
-    return structure.unflatten([(unit * x).astype(leaf.dtype) for x, leaf in zip(found, leaves, strict=True)])
+    top = jax.lax.stop_gradient(jnp.max(jnp.abs(seen), initial=0))
+    unit = jnp.ldexp(jnp.ones((), seen.dtype), jnp.frexp(top)[1] - 1)
+    seen, number = seen / unit, count.astype(seen.dtype)
+    mean = ratio(jnp.sum(seen, axis=0), number)
+    apart = jnp.where(rows[:, None], mean[None] - seen, 0)
+    return shaped(unit * attack(_Honest(rows, number, seen, mean, apart)), updates)
 
 
 @on_any_mesh
@@ -70,12 +60,12 @@ def a_little_is_enough(
     Source: Baruch et al., "A little is enough" (NeurIPS 2019).
     """
 
-    def attack(seen: _Honest) -> list[Array]:
+    def attack(seen: _Honest) -> Array:
         bad = jnp.sum(presence(attackers, len(seen.rows)), dtype=seen.number.dtype)
         supporters = jnp.maximum(jnp.floor((seen.number + bad) / 2 + 1) - bad, 1)
         usual = jax.scipy.special.ndtri(jnp.maximum(ratio(seen.number - supporters, seen.number), 0.5))
         factor = usual if deviations is None else jnp.asarray(deviations, usual.dtype)
-        return [m - factor * s for m, s in zip(seen.mean, seen.deviation(), strict=True)]
+        return seen.mean - factor * seen.deviation()
 
     return _sent(updates, honest, attack)
 
@@ -83,21 +73,19 @@ def a_little_is_enough(
 @on_any_mesh
 def inner_product_manipulation(updates: PyTree, honest: Bool[Array, " S"], *, scale: float | Array = 0.5) -> PyTree:
     """IPM: ``-scale mu_H``, against the honest mean. Source: Xie et al., "Fall of empires" (UAI 2019)."""
-    return _sent(updates, honest, lambda seen: [-jnp.asarray(scale, m.dtype) * m for m in seen.mean])
+    return _sent(updates, honest, lambda seen: -jnp.asarray(scale, seen.mean.dtype) * seen.mean)
 
 
-def _moved(updates: PyTree, honest: Any, direction: str, reach: Callable[[_Honest, list[Array]], Array]) -> PyTree:
+def _moved(updates: PyTree, honest: Any, direction: str, reach: Callable[[_Honest, Array], Array]) -> PyTree:
     """``mu_H + reach p / ||p||``; ``mu_H`` if p is 0."""
     if direction not in get_args(Direction):
         raise ValueError(f"expected a direction, got {direction!r}; valid names are {', '.join(get_args(Direction))}")
 
-    def attack(seen: _Honest) -> list[Array]:
+    def attack(seen: _Honest) -> Array:
         way = seen.deviation() if direction == "deviation" else seen.mean
-        way = [-jnp.sign(p) if direction == "sign" else -p for p in way]
-        length = root(jnp.sum(jnp.stack([jnp.sum(p * p) for p in way])))
-        way = [ratio(p, length) for p in way]
-        step = jnp.where(seen.number > 0, reach(seen, way), 0)
-        return [m + step * p for m, p in zip(seen.mean, way, strict=True)]
+        way = -jnp.sign(way) if direction == "sign" else -way
+        way = ratio(way, root(jnp.sum(way * way)))
+        return seen.mean + jnp.where(seen.number > 0, reach(seen, way), 0) * way
 
     return _sent(updates, honest, attack)
 
@@ -112,10 +100,9 @@ def min_max(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction 
     Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine" (NDSS 2021).
     """
 
-    def reach(seen: _Honest, way: list[Array]) -> Array:
-        flat = [d.reshape(len(d), -1) for d in seen.apart]
-        product = jnp.asarray(sum(jnp.matmul(d, d.T, precision=jax.lax.Precision.HIGHEST) for d in flat))
-        square, along = jnp.diagonal(product), _total([d * p[None] for d, p in zip(seen.apart, way, strict=True)])
+    def reach(seen: _Honest, way: Array) -> Array:
+        product = jnp.matmul(seen.apart, seen.apart.T, precision="highest")
+        square, along = jnp.diagonal(product), jnp.sum(seen.apart * way[None], axis=1)
         pairs = square[:, None] + square[None, :] - 2 * product
         most = jnp.max(jnp.where(seen.rows[:, None] & seen.rows[None, :], pairs, 0), initial=0)
         return jnp.min(jnp.where(seen.rows, root(along * along + most - square) - along, jnp.inf), initial=jnp.inf)
@@ -130,8 +117,8 @@ def min_sum(updates: PyTree, honest: Bool[Array, " S"], *, direction: Direction 
     ``gamma = max_i ||d_i|| / ||p||``; ``direction`` and source are those of ``min_max``.
     """
 
-    def reach(seen: _Honest, way: list[Array]) -> Array:
-        return root(jnp.max(_total([d * d for d in seen.apart]), initial=0))
+    def reach(seen: _Honest, way: Array) -> Array:
+        return root(jnp.max(jnp.sum(seen.apart * seen.apart, axis=1), initial=0))
 
     return _moved(updates, honest, direction, reach)
 
@@ -143,9 +130,9 @@ def mimic(updates: PyTree, honest: Bool[Array, " S"], id: Int[Array, " S"]) -> P
     Source: Karimireddy et al., "Byzantine-robust learning on heterogeneous datasets via bucketing" (ICLR 2022).
     """
 
-    def attack(seen: _Honest) -> list[Array]:
+    def attack(seen: _Honest) -> Array:
         check_shape("id", id, "S", len(seen.rows))
         place = jnp.argmin(jnp.where(seen.rows, id, jnp.iinfo(jnp.asarray(id).dtype).max))
-        return [leaf[place] for leaf in seen.updates]
+        return seen.updates[place]
 
     return _sent(updates, honest, attack)

@@ -9,28 +9,24 @@ prints q = sigma(gap) ("softplus"); the derivative of the stated objective, sigm
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fljax.aggregators.arrays import (
     AxisName,
     along_rows,
+    check_positive,
     check_shape,
-    floating,
     max_over,
     on_any_mesh,
     presence,
-    ratio,
     sum_over,
     sum_rows,
-    wide,
 )
 from fljax.aggregators.linear import weighted_sum
-from fljax.core.trees import least_divisor
+from fljax.core.trees import floating, least_divisor, ratio, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree
@@ -198,8 +194,7 @@ def incfl_weights(
     """
     if surrogate not in SURROGATES:
         raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
-    if isinstance(gap_scale, int | float | np.number) and not 0 < gap_scale < math.inf:  # arrays may be traced
-        raise ValueError(f"expected gap_scale to be a finite number above 0, got {gap_scale}")
+    check_positive("gap_scale", gap_scale)
     gap = wide(gap)
     scale = jnp.asarray(gap_scale, gap.dtype)
     return scale * SURROGATES[surrogate](scale * gap)

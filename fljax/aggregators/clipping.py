@@ -5,7 +5,8 @@ Source: Sun et al., "Can you really backdoor federated learning?" (2019), norm t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -51,18 +52,17 @@ def clip_to_median(
       ValueError: if ``times`` is a number that is not finite and above 0, or ``present`` has another shape.
     """
     check_positive("times", times)
-    updates = jax.tree.map(jnp.asarray, updates)
-    if _is_empty(updates):
-        return updates
-    present, norms = _norms_of(updates, present)
-    everyone, counted = norms, present
-    if axis_name is not None:
-        everyone, counted = gather_over(norms, axis_name), gather_over(present, axis_name)
-    median = _lower_median(everyone, counted)
-    known = jnp.isfinite(median)
-    # The derivative of a product with infinity is NaN.
-    bound = jnp.asarray(times, norms.dtype) * jnp.where(known, median, 0)
-    return _shortened(updates, norms, present & known, bound)
+
+    def bounded(norms: Array, present: Array) -> tuple[Array, Array]:
+        everyone, counted = norms, present
+        if axis_name is not None:
+            everyone, counted = gather_over(norms, axis_name), gather_over(present, axis_name)
+        median = _lower_median(everyone, counted)
+        known = jnp.isfinite(median)
+        # The derivative of a product with infinity is NaN.
+        return present & known, jnp.asarray(times, norms.dtype) * jnp.where(known, median, 0)
+
+    return _clipped(updates, present, bounded)
 
 
 def clip(updates: PyTree, bound: float | Array, *, present: Bool[Array, " S"] | None = None) -> PyTree:
@@ -84,31 +84,26 @@ def clip(updates: PyTree, bound: float | Array, *, present: Bool[Array, " S"] | 
     Source: Abadi et al., "Deep learning with differential privacy" (2016); McMahan et al. (2018), of users.
     """
     check_positive("bound", bound)
+
+    def bounded(norms: Array, present: Array) -> tuple[Array, Array]:
+        if (shape := jnp.shape(bound)) not in ((), norms.shape):
+            raise ValueError(f"expected bound to be a number or of shape {list(norms.shape)}, got {list(shape)}")
+        return present, jnp.asarray(bound, norms.dtype)
+
+    return _clipped(updates, present, bounded)
+
+
+def _clipped(updates: PyTree, present: Any, bounded: Callable[[Array, Array], tuple[Array, Array]]) -> PyTree:
+    """The updates; ``bounded`` says of norms and presence which updates have a bound, and the bound."""
     updates = jax.tree.map(jnp.asarray, updates)
-    if _is_empty(updates):
+    leaves = jax.tree.leaves(updates)
+    if not leaves or not leaves[0].shape[0]:
         return updates
-    present, norms = _norms_of(updates, present)
-    if jnp.shape(bound) not in ((), norms.shape):
-        raise ValueError(f"expected bound to be a number or of shape {list(norms.shape)}, got {list(jnp.shape(bound))}")
-    return _shortened(updates, norms, present, jnp.asarray(bound, norms.dtype))
-
-
-def _is_empty(updates: PyTree) -> bool:
-    leaves = jax.tree.leaves(updates)
-    return not leaves or not leaves[0].shape[0]
-
-
-def _norms_of(updates: PyTree, present: Array | None) -> tuple[Bool[Array, " S"], Float[Array, " S"]]:
-    """Which rows are present, and the norm of each; 0 of absent ones."""
-    leaves = jax.tree.leaves(updates)
     present = presence(present, leaves[0].shape[0])
     read = [wide(jnp.where(along_rows(present, leaf), leaf, 0).astype(leaf.dtype)) for leaf in leaves]
     kind = jnp.result_type(*read)
-    return present, row_norms([leaf.astype(kind) for leaf in read])
-
-
-def _shortened(updates: PyTree, norms: Array, chosen: Array, bound: Array) -> PyTree:
-    """The updates, of which the chosen ones are at most as long as the bound."""
+    norms = row_norms([leaf.astype(kind) for leaf in read])
+    chosen, bound = bounded(norms, present)
     is_long = chosen & (norms >= bound) & (norms > 0)
     factor = jnp.where(is_long, jnp.minimum(bound / jnp.where(is_long, norms, 1), 1), 1)
 

@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import (
-    AxisName,
-    along_rows,
-    check_shape,
-    floating,
-    on_any_mesh,
-    ratio,
-    readable,
-    sum_over,
-    sum_rows,
-    wide,
-)
+from fljax.aggregators.arrays import AxisName, along_rows, check_shape, on_any_mesh, sum_over, sum_rows
 from fljax.aggregators.linear import mix
+from fljax.core.trees import floating, ratio, readable, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from fljax.aggregators.arrays import AxisName, axes_of, combine, on_any_mesh, ratio, sum_over, wide
+from fljax.aggregators.arrays import AxisName, axes_of, on_any_mesh, sum_over
+from fljax.core.trees import combine, ratio, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree

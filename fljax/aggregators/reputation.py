@@ -6,24 +6,14 @@ section 4 and Algorithm 1, as implemented in the code of IAFL's authors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import (
-    AxisName,
-    along_rows,
-    floating,
-    on_any_mesh,
-    presence,
-    root,
-    set_rows,
-    sum_over,
-    sum_rows,
-    wide,
-)
+from fljax.aggregators.arrays import AxisName, along_rows, on_any_mesh, presence, sum_over, sum_rows
 from fljax.aggregators.rewards import ceiling_of, columns_of
+from fljax.core.trees import floating, root, set_rows, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -162,10 +152,5 @@ def cgsv_rewards(
 
 def _product(a: PyTree, b: PyTree) -> Float[Array, " S"]:
     """Inner products of corresponding rows, summed over all leaves."""
-
-    def of_leaf(x: Array, y: Array) -> Array:
-        return sum_rows(wide(x) * wide(y))
-
-    leaves = jax.tree.leaves(jax.tree.map(of_leaf, a, b))
-    total: Any = sum(leaves[1:], leaves[0])
-    return total
+    leaves = jax.tree.leaves(jax.tree.map(lambda x, y: sum_rows(wide(x) * wide(y)), a, b))
+    return jnp.asarray(sum(leaves[1:], leaves[0]))

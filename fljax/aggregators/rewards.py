@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, along_rows, check_shape, gather_over, on_any_mesh, presence, ratio, wide
+from fljax.aggregators.arrays import AxisName, along_rows, check_shape, gather_over, on_any_mesh, presence
 from fljax.aggregators.linear import mix
-from fljax.core.trees import as_key
+from fljax.core.trees import as_key, ratio, wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from fljax.aggregators.arrays import check_positive, check_shape, combine, known, on_any_mesh, presence, row_norms
+from fljax.aggregators.arrays import check_positive, check_shape, known, on_any_mesh, read_rows, row_norms, shaped
 from fljax.aggregators.sorting import of_sorted
-from fljax.core.trees import ratio, where_rows
+from fljax.core.trees import combine, ratio, where_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     Mask = Bool[Array, " S"] | None
     Weights = Float[Array, " S"] | None
     Number = float | Array
+
+# (a, b): with f Byzantine rows a rule needs a f + b.
+NEEDED = {"trimmed_mean": (2, 1), "krum": (2, 3), "multi_krum": (2, 3), "bulyan": (4, 3), "mixing": (2, 1)}
 
 
 def assumed_byzantine(byzantine: Number, present: Bool[Array, " S"]) -> Int[Array, ""]:
@@ -47,8 +49,8 @@ def number_of(byzantine: Number, count: int | Array) -> Any:
 @on_any_mesh
 def coordinate_median(updates: PyTree, *, present: Mask = None) -> PyTree:
     """The median of each entry; of two middle values their midpoint. Source: Yin et al. (ICML 2018)."""
-    rows, counted, count = _read(updates, present)
-    return _shaped(of_sorted(_median, jnp.where(counted[:, None], rows, jnp.inf), (count,)), updates)
+    rows, counted, count = read_rows(updates, present)
+    return shaped(of_sorted(_median, jnp.where(counted[:, None], rows, jnp.inf), (count,)), updates)
 
 
 @on_any_mesh
@@ -57,10 +59,10 @@ def trimmed_mean(updates: PyTree, byzantine: Number, *, present: Mask = None) ->
 
     Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates" (ICML 2018).
     """
-    rows, counted, count = _read(updates, present)
-    cut = jnp.minimum(_reckoned(byzantine, present, counted, 2, 1), jnp.maximum(count - 1, 0) // 2)
+    rows, counted, count = read_rows(updates, present)
+    cut = jnp.minimum(_reckoned("trimmed_mean", byzantine, present, counted), jnp.maximum(count - 1, 0) // 2)
     total = of_sorted(_sum_between, jnp.where(counted[:, None], rows, jnp.inf), (cut, count - cut))
-    return _shaped(ratio(total, count - 2 * cut), updates)
+    return shaped(ratio(total, count - 2 * cut), updates)
 
 
 @on_any_mesh
@@ -70,8 +72,8 @@ def krum_scores(updates: PyTree, byzantine: Number, *, present: Mask = None) -> 
     n >= 2f + 3, else there is at least one neighbour. Some codes have n - f - 1, or other powers of the distance.
     Source: Blanchard et al., "Machine learning with adversaries" (NeurIPS 2017).
     """
-    rows, counted, count = _read(updates, present)
-    found = _reckoned(byzantine, present, counted, 2, 3)
+    rows, counted, count = read_rows(updates, present)
+    found = _reckoned("krum", byzantine, present, counted)
     near = jnp.minimum(jnp.maximum(count - found - 2, 1), count - 1)
     # Columns are sorted: the matrix is symmetric.
     scores = of_sorted(_sum_between, _squared_distances(rows, counted), (jnp.zeros_like(near), near))
@@ -86,12 +88,12 @@ def krum(updates: PyTree, byzantine: Number, *, present: Mask = None) -> PyTree:
 @on_any_mesh
 def multi_krum(updates: PyTree, byzantine: Number, *, keep: int | Array | None = None, present: Mask = None) -> PyTree:
     """The mean of the ``keep`` rows of least ``krum_scores``, from 1 to all; None: n - f - 2, at least 1."""
-    rows, counted, count = _read(updates, present)
+    rows, counted, count = read_rows(updates, present)
     if isinstance(keep, int) and not 1 <= keep <= counted.size:
         raise ValueError(f"expected to keep from 1 to all {counted.size} updates, got keep={keep}")
     scores = krum_scores(jax.lax.stop_gradient(updates), byzantine, present=present)
     kept = jnp.maximum(count - assumed_byzantine(byzantine, counted) - 2, 1) if keep is None else keep
-    return _shaped(_mean(rows, counted & (_ranks(scores) < kept)), updates)
+    return shaped(_mean(rows, counted & (_ranks(scores) < kept)), updates)
 
 
 @on_any_mesh
@@ -105,7 +107,7 @@ def geometric_median(
     "Robust aggregation for federated learning" (IEEE TSP 2022), with the defaults of their code.
     """
     check_positive("smoothing", smoothing)
-    rows, counted, _ = _read(updates, present)
+    rows, counted, _ = read_rows(updates, present)
     weights = _weights(weights, counted, rows)
 
     def step(_: Array, middle: Array) -> Array:
@@ -113,7 +115,7 @@ def geometric_median(
         return _mean(rows, weights * ratio(jax.lax.stop_gradient(jnp.min(apart)), apart))
 
     found = jax.lax.fori_loop(0, iterations, step, _mean(rows, weights))
-    return _shaped(found, updates)
+    return shaped(found, updates)
 
 
 @on_any_mesh
@@ -123,9 +125,9 @@ def clipped_mean(updates: PyTree, bound: Number, weights: Weights = None, *, pre
     ``weights`` are ``a_i [S]``; None: 1. Source: Sun et al., "Can you really backdoor federated learning?" (2019).
     """
     check_positive("bound", bound)
-    rows, counted, _ = _read(updates, present)
+    rows, counted, _ = read_rows(updates, present)
     weights = _weights(weights, counted, rows)
-    return _shaped(_mean(rows, weights * jnp.minimum(ratio(bound, row_norms([rows]), 1), 1), jnp.sum(weights)), updates)
+    return shaped(_mean(rows, weights * jnp.minimum(ratio(bound, row_norms([rows]), 1), 1), jnp.sum(weights)), updates)
 
 
 @on_any_mesh
@@ -138,14 +140,14 @@ def centred_clipping(
     Source: Karimireddy et al., "Learning from history for Byzantine robust optimization" (ICML 2021).
     """
     check_positive("bound", bound)
-    rows, counted, count = _read(updates, present)
+    rows, counted, count = read_rows(updates, present)
     first = jnp.zeros_like(rows, shape=rows.shape[1:]) if centre is None else _row(centre, updates).astype(rows.dtype)
 
     def step(_: Array, middle: Array) -> Array:
         apart = rows - middle[None]
         return middle + _mean(apart, counted * jnp.minimum(ratio(bound, row_norms([apart]), 1), 1), count)
 
-    return _shaped(jnp.where(count > 0, jax.lax.fori_loop(0, iterations, step, first), 0), updates)
+    return shaped(jnp.where(count > 0, jax.lax.fori_loop(0, iterations, step, first), 0), updates)
 
 
 @on_any_mesh
@@ -156,7 +158,7 @@ def fltrust_weights(updates: PyTree, reference: PyTree, *, present: Mask = None)
     rows of 0, or shorter by more than a square can hold.
     Source: Cao et al., "FLTrust: Byzantine-robust federated learning via trust bootstrapping" (NDSS 2021).
     """
-    rows, counted, _ = _read(updates, present)
+    rows, counted, _ = read_rows(updates, present)
     goal = _row(reference, updates).astype(rows.dtype)
     norms, length = row_norms([rows]), row_norms([goal[None]])[0]
     long = counted & (norms > length * jnp.sqrt(jnp.finfo(norms.dtype).tiny))
@@ -173,12 +175,12 @@ def bulyan(updates: PyTree, byzantine: Number, *, present: Mask = None) -> PyTre
     on the order of rows. Equally far values share the places left. Else at least one row and one value are taken.
     Source: El Mhamdi et al., "The hidden vulnerability of distributed learning in Byzantium" (ICML 2018).
     """
-    rows, counted, count = _read(updates, present)
-    found = _reckoned(byzantine, present, counted, 4, 3)
+    rows, counted, count = read_rows(updates, present)
+    found = _reckoned("bulyan", byzantine, present, counted)
     picks = jnp.maximum(count - 2 * found, 1)
     picked = _picked(jax.lax.stop_gradient(rows), counted, found, picks)
     counts = (jnp.sum(picked), jnp.maximum(picks - 2 * found, 1))
-    return _shaped(of_sorted(_mean_near_median, jnp.where(picked[:, None], rows, jnp.inf), counts), updates)
+    return shaped(of_sorted(_mean_near_median, jnp.where(picked[:, None], rows, jnp.inf), counts), updates)
 
 
 @on_any_mesh
@@ -191,7 +193,7 @@ def bucketing(
     Source: Karimireddy et al., "Byzantine-robust learning on heterogeneous datasets via bucketing" (ICLR 2022).
     """
     check_positive("size", size)
-    rows, present, count = _read(updates, present)
+    rows, present, count = read_rows(updates, present)
     id = jnp.arange(present.size) if id is None else jnp.asarray(id)
     check_shape("id", id, "S", present.size)
     drawn = jax.vmap(lambda one: jax.random.bits(jax.random.fold_in(key, one)))(id)
@@ -199,7 +201,7 @@ def bucketing(
     order = jnp.pad(jnp.lexsort((id, drawn, ~present)), (0, buckets * size - present.size))
     counted = (jnp.arange(buckets * size) < count).reshape(buckets, size, 1)
     total = jnp.sum(jnp.where(counted, rows[order].reshape(buckets, size, -1), 0), axis=1)
-    return _shaped(ratio(total, jnp.sum(counted, axis=1)), updates), counted[:, 0, 0]
+    return shaped(ratio(total, jnp.sum(counted, axis=1)), updates), counted[:, 0, 0]
 
 
 @on_any_mesh
@@ -208,40 +210,17 @@ def nearest_neighbour_mixing(updates: PyTree, byzantine: Number, *, present: Mas
 
     Rows that do not count stay as they are. Source: Allouah et al., "Fixing by mixing" (AISTATS 2023).
     """
-    rows, counted, count = _read(updates, present)
-    near = count - jnp.minimum(_reckoned(byzantine, present, counted, 2, 1), jnp.maximum(count - 1, 0) // 2)
+    rows, counted, count = read_rows(updates, present)
+    near = count - jnp.minimum(_reckoned("mixing", byzantine, present, counted), jnp.maximum(count - 1, 0) // 2)
     apart = _squared_distances(jax.lax.stop_gradient(rows), counted)
     ranks = _ranks(jnp.where(jnp.eye(counted.size, dtype=bool), -1, apart))
-    return where_rows(counted, _shaped(_mean(rows, (ranks < near) & counted[None]), updates), updates)
-
-
-def _read(updates: PyTree, present: Mask) -> tuple[Float[Array, "S d"], Bool[Array, " S"], Int[Array, ""]]:
-    """All leaves as one matrix, with zeros for rows that do not count; which rows count; how many."""
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(updates)]
-    size = leaves[0].shape[0] if leaves and leaves[0].ndim else 0
-    counted = presence(present, size)
-    for leaf in leaves:
-        if leaf.shape[:1] != (size,) or not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ValueError(f"expected floating updates of {size} rows, got a leaf {leaf.dtype}{list(leaf.shape)}")
-    dtype = jnp.result_type(jnp.float32, *leaves)
-    parts = [leaf.astype(dtype).reshape(size, math.prod(leaf.shape[1:])) for leaf in leaves]
-    rows = jnp.concatenate([jnp.zeros((size, 0), dtype), *parts], axis=1)
-    counted &= jnp.all(jnp.isfinite(rows), axis=1)
-    return jnp.where(counted[:, None], rows, 0), counted, jnp.sum(counted)
+    return where_rows(counted, shaped(_mean(rows, (ranks < near) & counted[None]), updates), updates)
 
 
 def _row(tree: PyTree, updates: PyTree) -> Float[Array, " d"]:
     """Leaves ``[...]`` as a vector; zeros if one is not finite."""
     jax.tree.map(lambda row, leaf: check_shape("a leaf", row, "...", *jnp.shape(leaf)[1:]), tree, updates)
-    return _read(jax.tree.map(lambda row: jnp.asarray(row)[None], tree), None)[0][0]
-
-
-def _shaped(values: Float[Array, "*rows d"], updates: PyTree) -> PyTree:
-    """Vectors in the shapes and dtypes of ``updates``."""
-    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, updates))
-    ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves])
-    pairs = zip(jnp.split(values, ends[:-1], axis=-1), leaves, strict=True)
-    return structure.unflatten(x.reshape(*x.shape[:-1], *leaf.shape[1:]).astype(leaf.dtype) for x, leaf in pairs)
+    return read_rows(jax.tree.map(lambda row: jnp.asarray(row)[None], tree), None)[0][0]
 
 
 def _weights(weights: Weights, present: Array, rows: Array) -> Float[Array, " S"]:
@@ -256,10 +235,10 @@ def _mean(rows: Array, weights: Array, total: Array | None = None) -> Array:
     return combine(ratio(weights, jnp.sum(weights, axis=-1, keepdims=True) if total is None else total), rows)
 
 
-def _reckoned(byzantine: Number, present: Mask, counted: Array, times: int, more: int) -> Int[Array, ""]:
-    """f; an error if it is known that there are fewer rows than ``times f + more``."""
+def _reckoned(rule: str, byzantine: Number, present: Mask, counted: Array) -> Int[Array, ""]:
+    """f; an error if it is known that the rule needs more rows."""
     if present is None and known(byzantine) is not None:
-        found = int(number_of(byzantine, counted.size))
+        found, (times, more) = int(number_of(byzantine, counted.size)), NEEDED[rule]
         if counted.size < (least := times * found + more):
             raise ValueError(f"expected at least {least} updates ({times} f + {more}, f = {found}), got {counted.size}")
     return assumed_byzantine(byzantine, counted)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from fljax.aggregators.arrays import check_shape, on_any_mesh, wide
+from fljax.aggregators.arrays import check_shape, known, on_any_mesh
 from fljax.aggregators.tokens import bought, check_price, covered, price_in, ranks
-from fljax.core.trees import as_key, or_nan
+from fljax.core.trees import as_key, or_nan, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key
@@ -237,22 +236,15 @@ def _below(dtype: Any, kind: Any) -> Array:
 def _fits(tokens: Array, pool: Array) -> Array:
     """Whether the sum of all tokens fits their dtype; raises a ValueError if not and the values are known."""
     most = jnp.iinfo(pool.dtype).max
-    total = _known_sum(tokens, pool)
-    if total is not None and total > most:
+    parts = [sum(part.tolist()) for part in map(known, (tokens, pool)) if part is not None]
+    total = sum(parts)
+    if len(parts) == 2 and total > most:
         raise ValueError(f"expected all tokens to sum to at most {most}, which {pool.dtype} holds, got {total}")
     # If the sum in floats is below 1.5 * most, the sum in unsigned integers is exact.
     rough = jnp.sum(tokens.astype(float)) + jnp.sum(pool.astype(float))
     unsigned = jnp.uint32 if jnp.iinfo(pool.dtype).bits == 32 else jnp.uint64
     total = jnp.sum(tokens.astype(unsigned)) + jnp.sum(pool.astype(unsigned))
     return (rough < 1.5 * most) & (total <= jnp.asarray(most, unsigned))
-
-
-def _known_sum(*amounts: Array) -> int | None:
-    """The sum of all entries; None under a transform, or if other hosts hold some entries."""
-    try:
-        return sum(sum(np.asarray(amount).tolist()) for amount in amounts)
-    except (jax.errors.TracerArrayConversionError, RuntimeError):
-        return None
 
 
 def _part(pool: Array, share: Array) -> Array:

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.aggregators.arrays import check_shape, on_any_mesh, set_rows, wide
+from fljax.aggregators.arrays import check_shape, on_any_mesh
 from fljax.aggregators.clusters import importance_weights
-from fljax.core.trees import as_key
+from fljax.core.trees import as_key, set_rows, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key

@@ -24,7 +24,7 @@ from fljax.data.own.frames import dataset_from_frame, from_frame
 from fljax.data.partitions.assignment import Partition
 from fljax.data.partitions.partition import PARTITIONERS
 from fljax.data.registry import SOURCES, load, own_forms, status
-from fljax.data.tables import census, pad, row_numbers, stack
+from fljax.data.tables import census, choose, pad, row_numbers, stack
 
 __all__ = [
     "PARTITIONERS",
@@ -33,6 +33,7 @@ __all__ = [
     "Dataset",
     "Partition",
     "census",
+    "choose",
     "count_clients",
     "dataset",
     "dataset_from_clients",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Integer
 
 from fljax.core.names import unknown
 from fljax.data.arrays import check_unchanged
 from fljax.protocol import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
-from fljax.protocol.data import RowLists
+from fljax.protocol.data import AnyArray, RowLists
 
 ROW_PARTS = ("train", "valid", "test", "deployment", "later")
 
@@ -163,6 +165,53 @@ def stack(federations: Sequence[Federation]) -> Federation:
     clients, unseen, held = jax.tree.map(join, *parts, is_leaf=lambda node: isinstance(node, Rows))
     names = shared_names([federation.names for federation in federations])
     return Federation(examples, clients, unseen, held, names, lists, _moments(federations), _features(federations))
+
+
+def choose(
+    federation: Federation, place: SupportsIndex | Sequence[SupportsIndex] | Integer[AnyArray, "*places"]
+) -> Federation:
+    """Some of several stacked federations, or one of them. Examples and lists of rows are shared, not copied.
+
+    All choices of one number have the shapes of the stack, so that runs on them share compiled programs. If epochs
+    decide the number of steps, this needs a fixed number ``Execution.clients``. ``jax.vmap(lambda place:
+    fljax.rollout(algorithm, fljax.data.choose(stacked, place), rounds=9))(places)`` computes runs side by side.
+
+    Args:
+      federation: of ``stack``.
+      place: of the federations in the stack, from 0, also traced: ``[n]`` gives a stack of n, in this order; a whole
+        number gives a federation that is not stacked.
+
+    Raises:
+      ValueError: if federations are not stacked, a place that is not traced is none of theirs, or several have features
+        that were standardised before they were stored.
+    """
+    shape, features = np.shape(federation.clients.id), each_of(federation.features)
+    if len(shape) != 2:
+        raise ValueError("expected several federations to choose from, as fljax.data.stack gives, got one")
+    if len({part for part in features if part.read is not None}) > 1:  # which rows are whose would be lost
+        raise ValueError(
+            "expected federations of one data set, such as fljax.data.dataset_from_frame gives, whose features are "
+            "standardised where they are read, got several of from_frame"
+        )
+    own = features if len(features) == 1 else (Features(),)
+    with contextlib.suppress(jax.errors.TracerArrayConversionError):
+        places = np.asarray(place)
+        is_number = places.dtype.kind in "iu" and places.ndim < 2 and places.size
+        if not is_number or not 0 <= places.min() <= places.max() < shape[0]:
+            raise ValueError(f"expected places from 0 to {shape[0] - 1} of stacked federations, got {place!r}")
+        own = own if len(features) == 1 else tuple(features[each] for each in places.ravel())
+    train = federation.clients.train
+    if isinstance(train.index, Spans):
+        with contextlib.suppress(jax.errors.TracerArrayConversionError):
+            least = int(np.min(np.asarray(train.size), initial=train.index.most_least))
+            train = train._replace(index=dataclasses.replace(train.index, most_least=least))
+
+    def chosen(leaf: Any) -> Any:
+        return jnp.asarray(_compute(lambda np: np.take(np.asarray(leaf), np.asarray(place), 0, mode="clip")))
+
+    rest = federation._replace(examples=None, lists=None, clients=federation.clients._replace(train=train))
+    shared = {"examples": federation.examples, "lists": federation.lists}
+    return jax.tree.map(chosen, rest)._replace(**shared, features=own[0] if len(set(own)) == 1 else own)
 
 
 def _moments(federations: Sequence[Federation]) -> Moments | None:

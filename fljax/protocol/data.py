@@ -51,7 +51,9 @@ class AsArray:
         return np.array(self.__jax_array__(), dtype)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("start",), meta_fields=("capacity", "least"))
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("start",), meta_fields=("capacity", "least", "most_least")
+)
 @dataclass(frozen=True, eq=False)
 class Spans:
     """Where the index lists of clients are in ``Federation.lists``: in place of a table ``[*batch, capacity]``.
@@ -63,11 +65,13 @@ class Spans:
       start: ``[*batch]``, whole numbers; of NumPy, too, before a run.
       capacity: the length of the longest list, static.
       least: so many rows every client is known to have, static; 0: nothing is known.
+      most_least: ``least`` is at most this, static: all federations that are chosen out of a stack have the same.
     """
 
     start: Any
     capacity: int
     least: int = 0
+    most_least: int = 2**31 - 1
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -90,6 +90,13 @@ def changed_update(message: PyTree, change: Callable[[PyTree], PyTree]) -> PyTre
     return {name: change(part) if name == "update" else changed_update(part, change) for name, part in message.items()}
 
 
+def updates_of(message: PyTree) -> list[PyTree]:
+    """Every field ``update`` of a message, also inside other messages."""
+    updates: list[PyTree] = []
+    changed_update(message, updates.append)
+    return updates
+
+
 def is_not_finite(message: PyTree) -> Bool[Array, ""]:
     """Whether a message has a NaN, or an infinity outside of its Reports; False for an empty message.
 

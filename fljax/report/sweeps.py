@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -22,7 +22,8 @@ from fljax.results.sweeps import Best, axes_of, best, number, places_of, problem
 def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     """Draws the sweep's metric at the last evaluation over the grid.
 
-    One axis gives lines, two axes give a heat map for each algorithm. Of more axes, the first two with several values
+    One axis of numbers gives lines, and one of texts a heat map of algorithms by texts. Two axes give a heat map for
+    each algorithm. Of more axes, the first two with several values
     are drawn; on the others, each algorithm has its best value, and the heading says so.
     """
     metric = str(metrics.attrs["metric"])
@@ -37,12 +38,14 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     labels = [label for label in map(str, metrics["algorithm"].values) if label in chosen]
     last = at_end(metrics)[metric]
     tables = {label: _at_best(last, metrics, label, drawn, chosen[label]) for label in labels}
-    if len(drawn) == 1:
+    if len(drawn) == 2:
+        figure = _maps(metrics, drawn, tables, chosen)
+    elif not np.issubdtype(metrics[drawn[0]].dtype, np.number):
+        figure = _map_of_text(metrics, drawn[0], tables, chosen)
+    else:
         beside = sum(1 + _legend_text(label).count("\n") for label in labels)  # lines of the legend
         figure = Figure(figsize=(8.6, max(4.8, 0.2 * beside + 1.0)), layout="constrained")
         _lines(panel(figure), metrics, drawn[0], tables, chosen, styles(labels))
-    else:
-        figure = _maps(metrics, drawn, tables, chosen)
     rest = [name for name in names if name not in drawn and metrics.sizes[name] > 1]
     first = {name: metrics[name].values[0].item() for name in rest if name in problem_axes(metrics)}
     words = [f"{name} = {number(value)}" for name, value in first.items()]
@@ -84,10 +87,7 @@ def _at_best(
 
 
 def _place(axes: Axes, values: np.ndarray, name: str) -> np.ndarray:
-    """Positions of an axis's values; sets a logarithmic scale if ``is_logarithmic``, even spacing for text."""
-    if not np.issubdtype(values.dtype, np.number):
-        axes.set_xticks(range(len(values)), [printable(str(value), 20) for value in values])
-        return np.arange(len(values))
+    """Positions of an axis's values; sets a logarithmic scale if ``is_logarithmic``."""
     axes.set_xlabel(name)
     if is_logarithmic(values):
         axes.set_xscale("log")
@@ -117,7 +117,7 @@ def _lines(
     chosen: Mapping[str, Sequence[Best]],
     looks: dict[str, Style],
 ) -> None:
-    """Draws means over seeds with bars of one standard deviation, and a star at the best cell; text has no lines."""
+    """Draws means over seeds with bars of one standard deviation, and a star at the best cell."""
     metric = str(metrics.attrs["metric"])
     place = _place(axes, metrics[name].values, name)
     order = np.argsort(place)
@@ -127,8 +127,6 @@ def _lines(
         mean, std, _ = over_seeds(values, axis=-1)
         spread = np.nan_to_num(std, posinf=np.inf)[order] if seeds > 1 else None
         shown: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 3, "elinewidth": 1, **look.line}
-        if not np.issubdtype(metrics[name].dtype, np.number):
-            shown["linestyle"] = "none"
         axes.errorbar(place[order], mean[order], spread, label=_legend_text(label), **shown)
         gone = _diverged(metrics, label, [name], chosen[label]) & np.isfinite(mean)
         if gone.any():
@@ -147,41 +145,76 @@ def _lines(
     axes.legend(frameon=False, fontsize=10, loc="upper left", bbox_to_anchor=(1.01, 1.0))  # beside, never over lines
 
 
+class _Map(NamedTuple):
+    """A heat map: means over seeds, where a seed diverged, and the places of best cells."""
+
+    heading: str
+    mean: np.ndarray  # [row, column]
+    gone: np.ndarray
+    best: Sequence[tuple[int, int]]
+
+
 def _maps(
     metrics: xr.Dataset, drawn: Sequence[str], tables: dict[str, np.ndarray], chosen: Mapping[str, Sequence[Best]]
 ) -> Figure:
-    """Draws a heat map of means over seeds for each algorithm, with one colour scale and a frame at the best cell."""
-    metric = str(metrics.attrs["metric"])
-    first, second = drawn
-    down, across = metrics.sizes[first], metrics.sizes[second]
-    width, height = max(3.4, 0.75 * across + 1.6), max(2.8, 0.45 * down + 1.5)
-    columns = max(1, min(3, len(tables)))
-    rows = max(1, -(-len(tables) // columns))
-    heads = {label: fitted(printable(label, 400), 0.85 * width, 11, bold=True) for label in tables}
-    height += 0.2 * max((head.count("\n") for head in heads.values()), default=0)
-    figure = Figure(figsize=(width * columns + 1, height * rows + 0.8), layout="constrained")
-    means = {label: over_seeds(values, axis=-1).mean for label, values in tables.items()}
-    finite = np.concatenate([mean[np.isfinite(mean)] for mean in means.values()] or [np.zeros(1)])
+    """Draws a heat map for each algorithm, with a frame at the best cell."""
+    framed, found = not set(drawn) <= set(problem_axes(metrics)), list[_Map]()
+    for label, values in tables.items():
+        places = [places_of(metrics, choice.cell) for choice in chosen[label]] if framed else []
+        best_cells = [(int(place[drawn[0]]), int(place[drawn[1]])) for place in places]
+        gone = _diverged(metrics, label, drawn, chosen[label])
+        found.append(_Map(label, over_seeds(values, axis=-1).mean, gone, best_cells))
+    rows, columns = ([number(value) for value in metrics[name].values.tolist()] for name in drawn)
+    return _drawn_maps(found, rows, columns, str(metrics.attrs["metric"]), drawn, 1.5)
+
+
+def _map_of_text(
+    metrics: xr.Dataset, name: str, tables: dict[str, np.ndarray], chosen: Mapping[str, Sequence[Best]]
+) -> Figure:
+    """Draws one heat map, whose rows are algorithms, with a frame at the best one for each text."""
+    mean = np.stack([over_seeds(values, axis=-1).mean for values in tables.values()])
+    gone = np.stack([_diverged(metrics, label, [name], chosen[label]) for label in tables])
+    columns = [fitted(printable(number(value), 400), 1.1, 10) for value in metrics[name].values.tolist()]
+    best_cells = [
+        (int(np.nanargmax(of_text)), place) for place, of_text in enumerate(mean.T) if np.isfinite(of_text).any()
+    ]
+    found = _Map("", mean, gone, best_cells)
+    rows = [fitted(printable(label, 400), 2.6, 10) for label in tables]
+    return _drawn_maps([found], rows, columns, str(metrics.attrs["metric"]), ("", name), 3.0)
+
+
+def _drawn_maps(
+    maps: Sequence[_Map], rows: Sequence[str], columns: Sequence[str], metric: str, names: Sequence[str], beside: float
+) -> Figure:
+    """Draws heat maps with one colour scale; ``beside`` inches are for their rows' labels."""
+    lines = max(label.count("\n") for label in columns)
+    width = max(3.4, (1.2 if lines else 0.75) * len(columns) + beside)
+    height = max(2.8, 0.45 * len(rows) + 1.5 + 0.2 * lines)
+    across = max(1, min(3, len(maps)))
+    down = max(1, -(-len(maps) // across))
+    heads = [fitted(printable(each.heading, 400), 0.85 * width, 11, bold=True) for each in maps]
+    height += 0.2 * max((head.count("\n") for head in heads), default=0)
+    figure = Figure(figsize=(width * across + 1, height * down + 0.8), layout="constrained")
+    finite = np.concatenate([each.mean[np.isfinite(each.mean)] for each in maps] or [np.zeros(1)])
     low, high = float(finite.min()), float(finite.max())
     image: Any = None
-    panels, marked, framed = [], False, not set(drawn) <= set(problem_axes(metrics))
-    for place, (label, mean) in enumerate(means.items()):
-        axes = panel(figure, rows, columns, place)
+    panels, marked, framed = [], False, any(each.best for each in maps)
+    for place, (heading, (_, mean, gone, best_cells)) in enumerate(zip(heads, maps, strict=True)):
+        axes = panel(figure, down, across, place)
         bare(axes)
         panels.append(axes)
         image = axes.imshow(mean, cmap="viridis", vmin=low, vmax=high, aspect="auto")
-        axes.set_title(heads[label], fontsize=11, fontweight="bold", color=INK)
-        axes.set_xticks(range(across), [number(value) for value in metrics[second].values.tolist()])
-        axes.set_yticks(range(down), [number(value) for value in metrics[first].values.tolist()])
-        axes.set(xlabel=second, ylabel=first)
-        gone = _diverged(metrics, label, drawn, chosen[label]) & np.isfinite(mean)
+        axes.set_title(heading, fontsize=11, fontweight="bold", color=INK)
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set(xlabel=names[1], ylabel=names[0])
+        gone = gone & np.isfinite(mean)
         marked = marked or bool(gone.any())
         for row, column in np.argwhere(np.isfinite(mean)):
             bright = mean[row, column] > (low + high) / 2
             text = _text(float(mean[row, column]), metric) + "†" * bool(gone[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if bright else "white")
-        for choice in chosen[label] if framed else []:
-            row, column = (places_of(metrics, choice.cell)[name] for name in drawn)
+        for row, column in best_cells:
             corner = (float(column) - 0.47, float(row) - 0.47)
             axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor="#D55E00", linewidth=3))
     if image is not None:

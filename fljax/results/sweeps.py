@@ -156,9 +156,17 @@ def places_of(metrics: xr.Dataset, cell: Mapping[str, Any]) -> dict[str, int]:
 
 
 def number(value: Any) -> str:
-    """A value of an axis as text; ``any`` for None."""
+    """A value of an axis as text; ``any`` for None. Tables of a config have their texts before numbers by name."""
     if value is None:
         return "any"
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        value = json.loads(value)
+    if isinstance(value, list):
+        return " + ".join(map(number, value)) or "none"
+    if isinstance(value, dict):
+        texts = " ".join(entry.replace("_", " ") for entry in value.values() if isinstance(entry, str))
+        rest = [f"{name} {number(entry)}" for name, entry in value.items() if not isinstance(entry, str)]
+        return ", ".join(filter(None, [texts, *rest]))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

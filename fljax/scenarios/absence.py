@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
 
 from fljax.core.values import CountOrZero, Share, check_by_client, check_flags, checked
 from fljax.protocol import Algorithm, AnyArray, Available, Cohort, Info
-from fljax.scenarios.common import DROPOUT, Entry, applied_scenarios, key_number, of_ids
+from fljax.scenarios.common import Entry, applied_scenarios, key_number, of_ids
 
 
 @checked
@@ -43,7 +43,7 @@ def dropout(
       ValueError: if ``rate`` is a number outside [0, 1], an array for another number of clients, or a file that cannot
         be read.
     """
-    probability, number = _rates(rate), key_number(inner, "dropout", DROPOUT)
+    probability, number = _rates(rate), key_number(inner, "dropout")
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available

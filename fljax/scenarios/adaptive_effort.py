@@ -78,7 +78,7 @@ def adaptive_effort(
     Returns:
       The algorithm. Info: ``effort`` [client], the share that each client used last, which it sends beside its message.
     """
-    number = common.key_number(inner, "adaptive_effort", common.ADAPTIVE_EFFORT)
+    number = common.key_number(inner, "adaptive_effort")
     costs, first = (jnp.asarray(value, jnp.result_type(float)) for value in (cost, share))
     step = jnp.where(jnp.asarray(rate) > 0, trial, 0).astype(first.dtype)
     using = functools.partial(with_effort, inner, scale_contribution=scale_contribution)

@@ -68,7 +68,7 @@ def backdoor(
     training.check_classes(inner.task, "backdoor")
     if target >= (inner.task.classes or 0):
         raise ValueError(f"expected target to be one of {inner.task.classes} classes from 0, got {target}")
-    number = common.key_number(inner, "backdoor", common.BACKDOOR)
+    number = common.key_number(inner, "backdoor")
     known = common.with_known(inner, common.Drawn(fraction, number) if who is None else common.given(who))
     last = slice(-size, None)
 
@@ -85,8 +85,7 @@ def backdoor(
     learning = common.with_clients(known.algorithm, own, lambda client, new: client._replace(inner=new))
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> BackdoorClient:
-        client = known.algorithm.init_client(key, seat, down, data)
-        return BackdoorClient(client, jax.random.fold_in(key, number))
+        return BackdoorClient(known.algorithm.init_client(key, seat, down, data), jax.random.fold_in(key, number))
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: Any, data: LocalData) -> tuple[PyTree, PyTree]:
         up, new = learning.train(key, seat, down, client, data)

@@ -18,16 +18,7 @@ from fljax.core.values import NonNegative, NumberOrInfinity, Share, checked
 from fljax.protocol import Algorithm, AnyArray, roles
 from fljax.protocol.messages import NOT_ASKED, Report, changed_reports, changed_update
 from fljax.scenarios.appeal_based import AppealBallot
-from fljax.scenarios.common import (
-    BYZANTINE,
-    Drawn,
-    Entry,
-    add_normal,
-    given,
-    key_number,
-    root_mean_square,
-    with_behaviour,
-)
+from fljax.scenarios.common import Drawn, Entry, add_normal, given, key_number, root_mean_square, with_behaviour
 
 
 @checked
@@ -71,7 +62,7 @@ def byzantine(
     Raises:
       ValueError: if ``fraction`` is a number outside [0, 1], or ``who`` is for another number of clients.
     """
-    number = key_number(inner, "byzantine", BYZANTINE)
+    number = key_number(inner, "byzantine")
 
     def claimed(honest: Report) -> Array:
         if report == "inflated":

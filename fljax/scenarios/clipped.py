@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
+from fljax.aggregators.arrays import row_norms
 from fljax.core import trees
 from fljax.core.values import NonNegative, Range, checked
 from fljax.protocol import Algorithm, AnyArray, roles
 from fljax.protocol.messages import changed_update
-from fljax.scenarios.common import CLIPPED, Entry, add_normal, everybody, given, key_number, with_behaviour
+from fljax.scenarios.common import Entry, add_normal, everybody, given, key_number, with_behaviour
 
 
 @checked
@@ -44,18 +45,14 @@ def clipped(
     Raises:
       ValueError: if ``who`` is for another number of clients.
     """
-    number = key_number(inner, "clipped", CLIPPED)
+    number = key_number(inner, "clipped")
 
     def sent(key: Key[Array, ""], bounds: Array, up: PyTree) -> PyTree:
         def bound(update: PyTree) -> PyTree:
             leaves = jax.tree.leaves(trees.widened(roles.zero_statistics(inner.task, update)))
             if not leaves:
                 return update
-            # Divide by the largest entry first: squares of large entries overflow.
-            top = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in leaves]))
-            unit = jnp.where(top > 0, top, 1)
-            squares = sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros((), top.dtype))
-            length = unit * trees.root(squares)
+            length = row_norms([leaf[None] for leaf in leaves])[0]
             is_long = length >= norm
             factor = jnp.where(is_long, jnp.minimum(norm / jnp.where(is_long, length, 1), 1), 1)
             shorter = trees.scale(update, factor)

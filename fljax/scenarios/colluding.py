@@ -18,7 +18,7 @@ from fljax.core.values import NonNegative, Number, Share, arguments_for, checked
 from fljax.protocol import Algorithm, AnyArray, Info, Round, roles
 from fljax.protocol.messages import changed_update
 from fljax.protocol.sums import as_streamed
-from fljax.scenarios.common import COLLUDING, Drawn, Entry, given, key_number, of_round, one_update, with_behaviour
+from fljax.scenarios.common import Drawn, Entry, given, key_number, of_round, one_update, with_behaviour
 
 
 @checked
@@ -53,9 +53,8 @@ def colluding(
     Raises:
       ValueError: if an option is not valid, or your attack returns anything but one update.
     """
-    number = key_number(inner, "colluding", COLLUDING)
     known = None if who is None else given(who)
-    behaviour = known or Drawn(fraction, number)  # clients send what is their own; the server changes it
+    behaviour = known or Drawn(fraction, key_number(inner, "colluding"))  # the server changes what clients send
     algorithm = with_behaviour(inner, "colluding", behaviour, sent=lambda key, attacks, up: up, counted=False)
     streamed = as_streamed(algorithm.aggregate)
 

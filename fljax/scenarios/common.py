@@ -44,10 +44,10 @@ from fljax.protocol import (
 from fljax.protocol.algorithm import is_per_client
 from fljax.protocol.messages import Report
 
-# Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
-# itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
-BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC = range(1001, 1007)
-ADAPTIVE_EFFORT, CLIENT_SAMPLING, ROBUST, COLLUDING, BACKDOOR = range(1007, 1012)
+# Scenarios that draw fold 1001 and their place here into keys that the wrapped algorithm also uses, with small numbers.
+# A scenario nested in itself uses numbers that are ``NESTED`` apart, so there are fewer names than ``NESTED``.
+_FIRST = ("byzantine", "dropout", "clipped", "free_riding", "misreporting", "strategic", "adaptive_effort")
+DRAWING = (*_FIRST, "client_sampling", "robust", "colluding", "backdoor")
 NESTED = 1000
 
 
@@ -86,9 +86,9 @@ def applied_scenarios(
     return (*inner.scenarios, Applied(name, rounds, tunes, probe))
 
 
-def key_number(inner: Algorithm, name: str, number: int) -> int:
+def key_number(inner: Algorithm, name: str) -> int:
     """The number that a scenario folds into a key, so that one nested in itself draws independent random numbers."""
-    return number + NESTED * sum(scenario.name == name for scenario in inner.scenarios)
+    return 1001 + DRAWING.index(name) + NESTED * sum(scenario.name == name for scenario in inner.scenarios)
 
 
 def deployed_scores(
@@ -257,8 +257,8 @@ def of_ids(ids: Sequence[int]) -> Given:
 
 
 def chosen_by(
+    inner: Algorithm,
     name: str,
-    number: int,
     *,
     ids: Sequence[int] | None,
     who: Shaped[AnyArray, "*rounds N"] | None,
@@ -272,7 +272,7 @@ def chosen_by(
     if ids is not None:
         return of_ids(ids)
     assert fraction is not None
-    return Drawn(fraction, number)
+    return Drawn(fraction, key_number(inner, name))
 
 
 def with_behaviour(
@@ -328,12 +328,9 @@ class Known(NamedTuple):
 
 
 def with_known(inner: Algorithm, behaviour: Given | Drawn) -> Known:
-    """``inner`` with its misbehaving clients, given or drawn."""
-    return with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
-
-
-def with_given(inner: Algorithm, behaviour: Given) -> Known:
-    """``inner`` that first checks the behaviour's number of clients; unseen clients never misbehave."""
+    """``inner`` that first checks the number of clients of a given behaviour; unseen clients never misbehave."""
+    if isinstance(behaviour, Drawn):
+        return _drawing(inner, behaviour)
 
     def init_server(key: Key[Array, ""], census: Census) -> PyTree:
         behaviour.check(census.train.shape[0])
@@ -355,9 +352,9 @@ def of_round(row: Shaped[Array, "*rounds_N"], round: Int[Array, ""]) -> Shaped[A
     return row if row.ndim == 0 else row[round % row.shape[0]]
 
 
-def of_client(numbers: Shaped[Array, "*rounds_N"], seat: Seat) -> Shaped[Array, ""]:
-    """A client's entry in a round, of one number for all, ``[N]`` or ``[rounds, N]``."""
-    return numbers if numbers.ndim == 0 else of_round(numbers[..., seat.id], seat.round)
+def of_client(numbers: PyTree, seat: Seat) -> PyTree:
+    """A client's entries in a round, of arrays of one number for all, ``[N]`` or ``[rounds, N]``."""
+    return jax.tree.map(lambda leaf: leaf if leaf.ndim == 0 else of_round(leaf[..., seat.id], seat.round), numbers)
 
 
 class DrawnServer(NamedTuple):

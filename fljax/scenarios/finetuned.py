@@ -16,7 +16,7 @@ from fljax import training
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, AnyArray, LocalData, Seat, TrainingKey
-from fljax.scenarios.common import Entry, applied_scenarios, given, with_given
+from fljax.scenarios.common import Entry, applied_scenarios, given, with_known
 from fljax.training import Local
 
 # Streams of the key of ``deploy``.
@@ -59,7 +59,7 @@ def finetuned(
     """
     if (steps is None) == (epochs is None):
         raise ValueError(f"expected exactly one of steps and epochs for finetuned, got steps={steps}, epochs={epochs}")
-    tuners = None if who is None else with_given(inner, given(who))
+    tuners = None if who is None else with_known(inner, given(who))
     tuning = Local(learning_rate, batch_size, steps, epochs, optimizer, shuffle=shuffle)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:

@@ -14,7 +14,7 @@ from fljax.core import trees
 from fljax.core.values import Share, checked
 from fljax.protocol import Algorithm, AnyArray
 from fljax.protocol.messages import changed_update
-from fljax.scenarios.common import FREE_RIDING, Entry, chosen_by, key_number, with_behaviour
+from fljax.scenarios.common import Entry, chosen_by, with_behaviour
 
 
 @checked
@@ -45,9 +45,7 @@ def free_riding(
         numbers from 0, or one is not a client's id; if ``who`` is for another number of clients; if ``fraction`` is a
         number outside [0, 1].
     """
-    riders = chosen_by(
-        "free_riding", key_number(inner, "free_riding", FREE_RIDING), ids=ids, who=who, fraction=fraction
-    )
+    riders = chosen_by(inner, "free_riding", ids=ids, who=who, fraction=fraction)
 
     def ride(key: Key[Array, ""], rides: Array, up: PyTree) -> PyTree:
         return changed_update(up, lambda update: trees.where(rides, trees.zeros_like(update), update))

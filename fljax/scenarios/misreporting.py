@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 from fljax.core.values import NumberOrInfinity, Share, checked
 from fljax.protocol import Algorithm, AnyArray
 from fljax.protocol.messages import changed_report
-from fljax.scenarios.common import MISREPORTING, Entry, chosen_by, key_number, with_behaviour
+from fljax.scenarios.common import Entry, chosen_by, with_behaviour
 
 Reportable = Literal["loss", "size", "accuracy", "threshold", "contribution", "bid"]
 
@@ -79,8 +79,7 @@ def misreporting(
         of clients; if ``fraction`` is a number outside [0, 1]; unless ``rounds`` is two whole numbers from 0, of which
         the second is larger.
     """
-    number = key_number(inner, "misreporting", MISREPORTING)
-    behaviour = chosen_by("misreporting", number, ids=ids, who=who, fraction=fraction)
+    behaviour = chosen_by(inner, "misreporting", ids=ids, who=who, fraction=fraction)
 
     def answered(misreports: Array, message: PyTree) -> PyTree:
         def change(value: Array) -> Array:

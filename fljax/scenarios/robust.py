@@ -18,18 +18,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators
+from fljax.aggregators.robust import NEEDED
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, Positive, arguments_for, checked
 from fljax.protocol import Algorithm, Census, Info, LaterData, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.algorithm import seen_from
-from fljax.protocol.messages import changed_update, is_not_finite
-from fljax.protocol.sums import Part, Streamed, Total, as_streamed, divided
-from fljax.scenarios.common import ROBUST, Entry, applied_scenarios, key_number, one_update, with_server
+from fljax.protocol.messages import is_not_finite, updates_of
+from fljax.protocol.sums import Part, Streamed, Total, as_streamed, mean
+from fljax.scenarios.common import Entry, applied_scenarios, key_number, one_update, with_server
 
 Counting = Literal["trimmed_mean", "krum", "multi_krum", "bulyan"]
 Middle = Literal["mean", "coordinate_median", "geometric_median", "clipped_mean", "centred_clipping", "fltrust"]
-# (a, b): with f Byzantine clients it needs a f + b updates.
-_NEEDED = {"trimmed_mean": (2, 1), "krum": (2, 3), "multi_krum": (2, 3), "bulyan": (4, 3), "mixing": (2, 1)}
 
 
 class Centred(NamedTuple):
@@ -37,66 +36,6 @@ class Centred(NamedTuple):
 
     inner: PyTree
     centre: PyTree
-
-
-class Row(NamedTuple):
-    """What the server keeps of one client: its record, its weights, and the parts of its sums that rules read."""
-
-    inner: PyTree
-    weight: Array
-    value: PyTree
-
-
-class _Rule(NamedTuple):
-    """What the server does with the updates of one sum: the options of ``robust``."""
-
-    rule: Any
-    byzantine: int
-    before: str | None
-    bucket: int  # clients in one; 1 without buckets
-    bound: Any
-    iterations: int | None
-    number: int  # folded into keys
-    needed: list[tuple[int, int]]  # of _NEEDED
-
-    def shorten(self, update: PyTree, centre: PyTree) -> PyTree:
-        """One client's trained leaves as a sum reads them, in float32 or wider."""
-        wide = trees.widened(update)
-        apart = wide if centre is None else trees.subtract(wide, centre)
-        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), self.bound), 0)
-        return short if centre is None else trees.add(centre, short)
-
-    def check(self, clients: int) -> None:
-        """Raises a ValueError if the rule needs more updates than a cohort of so many clients has."""
-        least = max(self.bucket * (many * self.byzantine + more - 1) + 1 for many, more in [*self.needed, (0, 1)])
-        if self.byzantine and clients < least:
-            had = f"robust with byzantine = {self.byzantine}, got {clients}"
-            raise ValueError(f"expected at least {least} clients in a round for {had}")
-
-    def assumed(self, present: Bool[Array, " S"]) -> Int[Array, ""]:
-        """The f of one sum: at most the largest for which the rule has enough updates."""
-        left = -(-jnp.sum(present, dtype=jnp.int32) // self.bucket)
-        most = [(left - more) // many for many, more in self.needed]
-        return jnp.maximum(functools.reduce(jnp.minimum, most, self.byzantine), 0)
-
-    def combine(self, sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
-        """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
-        present = weight != 0
-        f = self.assumed(present)
-        if self.before == "mixing":
-            sent = aggregators.nearest_neighbour_mixing(sent, f, present=present)
-        elif self.before == "bucketing":
-            key = jax.random.fold_in(round.key, self.number)
-            sent, present = aggregators.bucketing(key, sent, self.bucket, id=round.cohort.id, present=present)
-        if not isinstance(self.rule, str):
-            return one_update("the rule", "(updates [S, ...], present [S])", self.rule, sent, present)
-        weight = weight if self.before is None else present.astype(weight.dtype)
-        if self.rule == "fltrust":
-            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
-        function = aggregators.weighted_mean if self.rule == "mean" else getattr(aggregators, self.rule)
-        options = {"byzantine": f, "weights": weight, "bound": self.bound, "centre": served, "present": present}
-        options |= {} if self.iterations is None else {"iterations": self.iterations}
-        return function(sent, **arguments_for(function, options))
 
 
 @checked
@@ -143,49 +82,52 @@ def robust(
     expected = f"expected an algorithm that adds up updates for robust, got one{around} that"
     if not isinstance(inner.aggregate, Streamed):
         raise ValueError(f"{expected} reads each")
-    task, number, centred = inner.task, key_number(inner, "robust", ROBUST), rule == "centred_clipping"
+    task, number, centred = inner.task, key_number(inner, "robust"), rule == "centred_clipping"
     weighs, bucket = rule in ("mean", "clipped_mean"), bucket_size if before == "bucketing" else 1
     in_turn = before is None and (weighs or (centred and iterations in (None, 1)))
-    needed = [_NEEDED[name] for name in (before, rule) if isinstance(name, str) and name in _NEEDED]
-    server_rule = _Rule(rule, byzantine, before, bucket, bound, iterations, number, needed)
+    needed = [NEEDED[name] for name in (before, rule) if isinstance(name, str) and name in NEEDED]
 
     def init_server(key: Key[Array, ""], census: Census) -> Centred:
         return Centred(inner.init_server(key, census), trees.zeros_like(trees.widened(task.init(key))))
 
     algorithm = with_server(inner)._replace(init_server=init_server) if centred else inner
     streamed = as_streamed(algorithm.aggregate)
+    shorten, assumed, combine = _of_options(rule, byzantine, before, bucket, bound, iterations, number, needed)
+    of_models = jax.vmap if streamed.stacked else lambda function, **axes: function
 
-    def centre_of(server: PyTree, name: str, trained: PyTree) -> PyTree:
-        """The centre of a sum, for its trained leaves; None for zeros, and where no rule has one."""
-        if not centred or name != "update":
-            return None
-        return jax.tree.map(lambda x, c: None if x is None else c, trained, server.centre, is_leaf=lambda x: x is None)
+    def centre_of(server: PyTree, name: str) -> PyTree:
+        """The centre of the trained leaves of a sum; None for zeros, and where no rule has one."""
+        return _by_role(task, server.centre)[0] if centred and name == "update" else None
 
-    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Row]:
+    # A client's record: that of the wrapped algorithm, what rules read of its part of the sums, and its weights.
+    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, tuple[PyTree, PyTree, Array]]:
         part, record = streamed.contribute(server, seat, up)
-        if not _is_update(part.value, up):
+        structures = [jax.tree.structure(update) for update in updates_of(up)]
+        if not structures or not (_has_sums(part.value) or jax.tree.structure(part.value) == structures[0]):
             raise ValueError(f"{expected} adds up something else of {type(up).__name__}")
         weight = trees.wide(part.weight)
         if (rule == "fltrust" and weight.ndim) or (centred and (weight.ndim or streamed.stacked)):
             raise ValueError(f"expected an algorithm of one model for {rule} in robust, got one of several")
         if not in_turn:
-            return Part(()), Row(record, weight, part.value)
+            return Part(()), (record, part.value, weight)
 
         def moved(name: str, update: PyTree) -> PyTree:
             trained, statistics = _by_role(task, update)
-            of_models = jax.vmap(server_rule.shorten) if streamed.stacked else server_rule.shorten
-            return trees.merge(of_models(trained, centre_of(server, name, trained)), statistics)
+            return trees.merge(of_models(shorten)(trained, centre_of(server, name)), statistics)
 
         statistics = _in_sums(lambda _, update: _by_role(task, update)[1], part.value)
         counts = jnp.where(is_not_finite(part.value), 0, weight if weighs else (weight != 0).astype(weight.dtype))
         value = part.value if rule == "mean" else _in_sums(moved, part.value)
-        return Part(value, counts), Row(record, weight, statistics)
+        return Part(value, counts), (record, statistics, weight)
 
-    def finish(server: PyTree, total: Total, kept: Row, round: Round) -> tuple[PyTree, Info]:
-        present = round.cohort.present
-        server_rule.check(present.size)
-        weight = jnp.where(present.reshape(-1, *[1] * (kept.weight.ndim - 1)), kept.weight, 0)
-        served = _trained_by_server(inner, rows, number, server, round) if rule == "fltrust" else kept.value
+    def finish(server: PyTree, total: Total, records: Any, round: Round) -> tuple[PyTree, Info]:
+        record, value, weight = records
+        clients = round.cohort.present.size
+        least = max(bucket * (many * byzantine + more - 1) + 1 for many, more in [*needed, (0, 1)])
+        if byzantine and clients < least:
+            had = f"robust with byzantine = {byzantine}, got {clients}"
+            raise ValueError(f"expected at least {least} clients in a round for {had}")
+        served = _trained_by_server(inner, rows, number, server, round) if rule == "fltrust" else value
 
         def of_cluster(weight: Float[Array, " S"]) -> tuple[PyTree, Int[Array, ""]]:
             def of_sum(name: str, sent: PyTree, served: PyTree) -> PyTree:
@@ -194,24 +136,22 @@ def robust(
                     statistics = aggregators.coordinate_median(statistics, present=weight != 0)
                 if in_turn or not jax.tree.leaves(trained):
                     return statistics
-                beside = _by_role(task, served)[0] if rule == "fltrust" else centre_of(server, name, trained)
-                one = functools.partial(server_rule.combine, weight=weight, round=round)
-                of_models = jax.vmap(one, in_axes=(1, 0)) if streamed.stacked else one
-                return trees.merge(of_models(trained, beside), statistics)
+                beside = _by_role(task, served)[0] if rule == "fltrust" else centre_of(server, name)
+                one = functools.partial(combine, weight=weight, round=round)
+                return trees.merge(of_models(one, in_axes=(1, 0))(trained, beside), statistics)
 
-            return _in_sums(of_sum, kept.value, served), server_rule.assumed(weight != 0)
+            return _in_sums(of_sum, value, served), assumed(weight != 0)
 
         found, used = (jax.vmap(of_cluster, in_axes=1) if weight.ndim > 1 else of_cluster)(weight)
         if in_turn:
-            mean = divided(total.value, total.weight)
-            found = _in_sums(lambda _, mean, middle: trees.merge(middle, mean), mean, found)
+            found = _in_sums(lambda _, own, middle: trees.merge(middle, own), mean(total), found)
         mass = jnp.sum(weight, axis=0)
-        value = jax.tree.map(lambda leaf: mass.reshape(mass.shape + (1,) * (leaf.ndim - mass.ndim)) * leaf, found)
-        after, info = streamed.finish(server, Total(value, mass), kept.inner, round)
+        scaled = jax.tree.map(lambda leaf: mass.reshape(mass.shape + (1,) * (leaf.ndim - mass.ndim)) * leaf, found)
+        after, info = streamed.finish(server, Total(scaled, mass), record, round)
         if centred:
             step, _ = _by_role(task, found.update if _has_sums(found) else found)
             moved = trees.merge(trees.widened(step), server.centre)
-            after = after._replace(centre=trees.where(jnp.any(present), moved, server.centre))
+            after = after._replace(centre=trees.where(jnp.any(round.cohort.present), moved, server.centre))
         return after, {**info, **along(*["cluster"] * used.ndim, assumed_byzantine=used)} if needed else info
 
     return algorithm._replace(
@@ -220,16 +160,54 @@ def robust(
     )
 
 
+def _of_options(
+    rule: Any, byzantine: int, before: Any, bucket: int, bound: Any, iterations: Any, number: int, needed: Any
+) -> tuple[Callable[..., PyTree], ...]:
+    """What the server does with the updates of one sum, by the options of ``robust``."""
+
+    def shorten(update: PyTree, centre: PyTree) -> PyTree:
+        """One client's trained leaves as a sum reads them, in float32 or wider."""
+        wide = trees.widened(update)
+        apart = wide if centre is None else trees.subtract(wide, centre)
+        short = trees.take(aggregators.clip(jax.tree.map(lambda leaf: leaf[None], apart), bound), 0)
+        return short if centre is None else trees.add(centre, short)
+
+    def assumed(present: Bool[Array, " S"]) -> Int[Array, ""]:
+        """The f of one sum: at most the largest for which the rule has enough updates."""
+        left = -(-jnp.sum(present, dtype=jnp.int32) // bucket)
+        most = [(left - more) // many for many, more in needed]
+        return jnp.maximum(functools.reduce(jnp.minimum, most, byzantine), 0)
+
+    def combine(sent: PyTree, served: PyTree, weight: Float[Array, " S"], round: Round) -> PyTree:
+        """The rule on the updates of one model in one sum; ``served`` is the centre or the server's own update."""
+        present = weight != 0
+        f = assumed(present)
+        if before == "mixing":
+            sent = aggregators.nearest_neighbour_mixing(sent, f, present=present)
+        elif before == "bucketing":
+            key = jax.random.fold_in(round.key, number)
+            sent, present = aggregators.bucketing(key, sent, bucket, id=round.cohort.id, present=present)
+        if not isinstance(rule, str):
+            return one_update("the rule", "(updates [S, ...], present [S])", rule, sent, present)
+        weight = weight if before is None else present.astype(weight.dtype)
+        if rule == "fltrust":
+            return aggregators.weighted_sum(sent, aggregators.fltrust_weights(sent, served, present=present))
+        function = aggregators.weighted_mean if rule == "mean" else getattr(aggregators, rule)
+        options = {"byzantine": f, "weights": weight, "bound": bound, "centre": served, "present": present}
+        options |= {} if iterations is None else {"iterations": iterations}
+        return function(sent, **arguments_for(function, options))
+
+    return shorten, assumed, combine
+
+
 def _trained_by_server(inner: Algorithm, rows: str, number: int, server: PyTree, round: Round) -> PyTree:
     """The part of the sums of an unseen client that has the server's rows."""
     if rows not in round.held:
         known = ", ".join(sorted(round.held)) or "none (a config has held_fraction)"
         raise ValueError(f"expected rows of the server for fltrust in robust, got {rows!r}; it has {known}")
-    held, nobody = round.held[rows], jnp.full((), -1, jnp.int32)
-    data, seat = (
-        LocalData(held, held, held, LaterData(held, held)),
-        Seat(round.number, nobody, jnp.zeros_like(nobody), known=False),
-    )
+    held = round.held[rows]
+    data = LocalData(held, held, held, LaterData(held, held))
+    seat = Seat(round.number, jnp.int32(-1), jnp.int32(0), known=False)
     start, key = jax.random.split(jax.random.fold_in(round.key, number))
     client = inner.init_client(start, seat, inner.down(server, seat._replace(first=True)), data)
     up, _ = inner.train(key, seat, inner.down(server, seat), client, data)
@@ -255,13 +233,6 @@ def _by_role(task: Task, update: PyTree) -> tuple[PyTree, PyTree]:
     if jax.tree_util.all_leaves([update]):
         return None, update
     return trees.split(update, jax.tree.leaves(roles.trained_mask(task, update)))
-
-
-def _is_update(value: PyTree, up: PyTree) -> bool:
-    """Whether what a client adds to the sums is its update."""
-    updates: list[PyTree] = []
-    changed_update(up, updates.append)
-    return bool(updates) and (_has_sums(value) or jax.tree.structure(value) == jax.tree.structure(updates[0]))
 
 
 ENTRY = Entry(

@@ -57,7 +57,7 @@ def client_sampling(
     Raises:
       ValueError: if a name is not valid, ``contribution`` is missing, or numbers are for another number of clients.
     """
-    number = common.key_number(inner, "client_sampling", common.CLIENT_SAMPLING)
+    number = common.key_number(inner, "client_sampling")
     asked = by if isinstance(by, str) and by != "size" else None
     given = contribution if asked == "contribution" else None if isinstance(by, str) or callable(by) else by
     if asked == "contribution" and given is None:

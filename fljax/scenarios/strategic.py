@@ -25,10 +25,9 @@ from fljax.core import trees, users
 from fljax.core.names import name_of
 from fljax.core.values import Range, check_by_client, checked
 from fljax.protocol import Algorithm, Census, LocalData, Seat, Task, roles
-from fljax.protocol.messages import changed_report, changed_update
+from fljax.protocol.messages import changed_report, changed_update, updates_of
 from fljax.scenarios.changed_rows import with_flipped_labels
 from fljax.scenarios.common import (
-    STRATEGIC,
     ByRound,
     Entry,
     add_normal,
@@ -175,7 +174,7 @@ def with_strategy(
     chosen: Float[Array, " N"] | Float[np.ndarray, " N"] | None = None,
 ) -> Algorithm:
     """``strategic``, where client i first sends what ``functions[chosen_i - 1]`` makes of its messages; 0: honest."""
-    number = key_number(inner, "strategic", STRATEGIC)
+    number = key_number(inner, "strategic")
     numbers = _arrays(strategy)
     worked = inner if numbers.effort is None else with_effort(inner, numbers.effort)
     keeps_model = numbers.echo is not None or (numbers.noise is not None and numbers.own is not None)
@@ -207,18 +206,18 @@ def with_strategy(
     def believed(seat: Seat, client: StrategicClient, data: LocalData) -> LocalData:
         if numbers.flip is None or not seat.known:
             return data
-        return with_flipped_labels(inner.task, client.labels, _row(numbers, seat).flip, data)
+        return with_flipped_labels(inner.task, client.labels, of_client(numbers, seat).flip, data)
 
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: StrategicClient, data: LocalData) -> PyTree:
         assert worked.poll is not None
         ballot = worked.poll.ask(key, seat, down, client.inner, believed(seat, client, data))
         ballot = _made(functions, chosen, Knowledge(seat, key, down, client.inner, data), ballot)
-        return _reported(_row(numbers, seat), ballot) if seat.known else ballot
+        return _reported(of_client(numbers, seat), ballot) if seat.known else ballot
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: StrategicClient, data: LocalData
     ) -> tuple[PyTree, StrategicClient]:
-        now = _row(numbers, seat)
+        now = of_client(numbers, seat)
         up, new = worked.train(key, seat, down, client.inner, believed(seat, client, data))
         up = _made(functions, chosen, Knowledge(seat, key, down, client.inner, data), up)
         after, up = client._replace(inner=new, rounds=client.rounds + 1), _reported(now, up)
@@ -324,18 +323,6 @@ def _said(name: str, factor: Float[Array, ""], shift: Float[Array, ""], value: A
     return trees.sloped(jnp.where((factor == 1) & (shift == 0), value, false), false)
 
 
-def updates_of(message: PyTree) -> list[PyTree]:
-    """Every field ``update`` of a message, also inside other messages."""
-    updates: list[PyTree] = []
-
-    def note(update: PyTree) -> PyTree:
-        updates.append(update)
-        return update
-
-    changed_update(message, note)
-    return updates
-
-
 def received_model(algorithm: Algorithm, down: PyTree, update: PyTree) -> PyTree:
     """What a client received with the shapes of its update; None where clients train one of several models."""
     candidates = [down, getattr(down, "model", None)]
@@ -372,11 +359,6 @@ def _arrays(strategy: Strategy) -> _Numbers:
 
     rest = {name: one(value) for name, value in strategy._asdict().items() if name not in ("factor", "shift")}
     return Strategy(factor=ByReport(*map(one, strategy.factor)), shift=ByReport(*map(one, strategy.shift)), **rest)
-
-
-def _row(numbers: _Numbers, seat: Seat) -> _Numbers:
-    """The numbers ``[]`` of one client in one round."""
-    return jax.tree.map(lambda leaf: of_client(leaf, seat), numbers)
 
 
 ENTRY = Entry(

@@ -21,13 +21,15 @@ pytestmark = pytest.mark.in_turn
 RANDOM = np.random.default_rng(0)
 
 
-def stacked(rows: np.ndarray, dtype: Any = jnp.float32) -> Any:
-    """Rows of six numbers as the leaves of a pytree."""
-    return {"w": jnp.asarray(rows[:, :4].reshape(-1, 2, 2), dtype), "b": jnp.asarray(rows[:, 4:], dtype)}
+def stacked(rows: Any, dtype: Any = None) -> Any:
+    """Rows of five or six numbers, or one, as the leaves of a pytree."""
+    rows = jnp.asarray(rows, dtype)
+    return {"w": rows[..., :4].reshape(*rows.shape[:-1], 2, 2), "b": rows[..., 4:]}
 
 
 def flat(tree: Any) -> np.ndarray:
-    return np.concatenate([np.asarray(tree[name], np.float64).reshape(len(tree["b"]), -1) for name in ("w", "b")], 1)
+    w, b = (np.asarray(tree[name], np.float64) for name in ("w", "b"))
+    return np.concatenate([w.reshape(*b.shape[:-1], -1), b], axis=-1)
 
 
 def oracle(rows: np.ndarray, present: np.ndarray, times: float = 1.0) -> np.ndarray:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fljax import aggregators as ag
 from fljax.aggregators import sorting
+from tests.aggregators.test_clipping import flat, stacked
 from tests.drawn import at_most
 from tests.oracles import numpy_robust as numpys
 from tests.precision import enable_x64
@@ -30,15 +31,6 @@ SEEDS, MASKS = st.integers(0, 10**6), st.integers(0, 2**S - 1)
 jitted = functools.cache(jax.jit)
 drawn = lambda seed: np.random.default_rng(seed).normal(size=(S, D)) + 0.5  # noqa: E731
 bits = lambda mask: np.array([bool(mask >> place & 1) for place in range(S)])  # noqa: E731
-
-
-def tree(rows: Any, dtype: Any = None) -> Any:
-    rows = jnp.asarray(rows, dtype)
-    return {"b": rows[..., 0], "w": rows[..., None, 1:]}
-
-
-def flat(tree: Any) -> np.ndarray:
-    return np.concatenate([np.asarray(tree["b"], float)[..., None], np.asarray(tree["w"], float)[..., 0, :]], axis=-1)
 
 
 def fltrust(updates: Any, reference: Any, present: Any = None) -> Any:
@@ -65,8 +57,8 @@ RULES: dict[str, tuple[Any, Any, str]] = {
     "multi-krum": (ag.multi_krum, lambda x, f, at: numpys.multi_krum(x, f), ALL),
     "geometric median": (of(ag.geometric_median, weights=WEIGHTS, iterations=60), numpys_median, "translation scale"),
     "clipped mean": (of(ag.clipped_mean, bound=1.5, weights=WEIGHTS), numpys_clipped, ""),
-    "centred clipping": (of(ag.centred_clipping, bound=1.5, centre=tree(CENTRE)), numpys_centred, "order"),
-    "fltrust": (of(fltrust, reference=tree(REFERENCE)), numpys_fltrust, "order"),
+    "centred clipping": (of(ag.centred_clipping, bound=1.5, centre=stacked(CENTRE)), numpys_centred, "order"),
+    "fltrust": (of(fltrust, reference=stacked(REFERENCE)), numpys_fltrust, "order"),
     "bulyan": (ag.bulyan, lambda x, f, at: numpys.bulyan(x, f), "translation scale box"),
     "mixing": (mixed, lambda x, f, at: np.median(numpys.nearest_neighbour_mixing(x, f), axis=0), ALL),
 }
@@ -119,7 +111,7 @@ def test_is_numpys_of_the_rows_present(name: str, seed: int, mask: int, broken: 
     at = bits(mask) & ~bad
     expected = oracle(rows[at], f, WEIGHTS[at].astype(float)) if at.any() else np.zeros(D)
     with enable_x64(True):
-        found = jitted(rule)(tree(rows), jnp.asarray(f), present=jnp.asarray(bits(mask)))
+        found = jitted(rule)(stacked(rows), jnp.asarray(f), present=jnp.asarray(bits(mask)))
     np.testing.assert_allclose(flat(found), expected, rtol=1e-8, atol=1e-9)
 
 
@@ -128,7 +120,7 @@ def test_laws_hold_where_the_table_says_so_and_fail_elsewhere(name: str) -> None
     rule, _, laws = RULES[name]
     rows, move = drawn(3), np.linspace(-2, 3, D)
     with enable_x64(True):
-        results = [flat(jitted(rule)(tree(x), jnp.asarray(1))) for x in (rows, rows[::-1], rows + move, 3 * rows)]
+        results = [flat(jitted(rule)(stacked(x), jnp.asarray(1))) for x in (rows, rows[::-1], rows + move, 3 * rows)]
     expected = {"order": results[0], "translation": results[0] + move, "scale": 3 * results[0]}
     for law, one in zip(expected, results[1:], strict=True):
         assert np.allclose(one, expected[law], rtol=1e-4) == (law in laws), law
@@ -143,7 +135,7 @@ def test_far_rows_in_single_precision(name: str, kind: str) -> None:
     """2 of 12: the result is within the range of honest values, or as near as the rule's bound says."""
     rows = drawn(5)
     rows[0], honest, rows[-1] = FAR[kind][0], rows[1:-1], FAR[kind][1]
-    found = flat(jitted(RULES[name][0])(tree(rows, jnp.float32), 2))
+    found = flat(jitted(RULES[name][0])(stacked(rows, jnp.float32), 2))
     most = {"clipped mean": 1.5, "centred clipping": np.linalg.norm(CENTRE) + 1.5, "fltrust": np.linalg.norm(REFERENCE)}
     if "box" in RULES[name][2]:
         assert ((found >= honest.min(axis=0) - 1e-5) & (found <= honest.max(axis=0) + 1e-5)).all()
@@ -158,7 +150,7 @@ def test_distances_of_honest_rows_keep_their_digits() -> None:
     for rows in (np.where(np.arange(S)[:, None] < 10, drawn(6), 1e6), drawn(6) + 1024):
         rows = rows.astype(np.float32)
         expected = list(numpys.krum_scores(rows.astype(float), 2, list(range(12))).values())[:10]
-        np.testing.assert_allclose(jitted(ag.krum_scores)(tree(rows), 2)[:10], expected, rtol=1e-5)
+        np.testing.assert_allclose(jitted(ag.krum_scores)(stacked(rows), 2)[:10], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("far", [1e6, 1e22, 1e30])
@@ -181,12 +173,12 @@ def test_buckets(size: int, seed: int, mask: int) -> None:
     rows, at, moved = drawn(seed), bits(mask), np.random.default_rng(seed).permutation(S)
     id = 7 * moved
     call = functools.partial(jitted(ag.bucketing, static_argnums=2), jax.random.key(seed))
-    means, there = call(tree(rows), size, id=jnp.asarray(id), present=jnp.asarray(at))
+    means, there = call(stacked(rows), size, id=jnp.asarray(id), present=jnp.asarray(at))
     sizes = np.clip(at.sum() - size * np.arange(-(-S // size)), 0, size)
     np.testing.assert_array_equal(there, sizes > 0)
     np.testing.assert_allclose(sizes @ flat(means), rows[at].sum(axis=0), rtol=1e-4, atol=1e-5)
     rows[~at], id[~at] = np.nan, 200
-    again, _ = call(tree(rows[moved]), size, id=jnp.asarray(id[moved]), present=jnp.asarray(at[moved]))
+    again, _ = call(stacked(rows[moved]), size, id=jnp.asarray(id[moved]), present=jnp.asarray(at[moved]))
     np.testing.assert_allclose(flat(again), flat(means), rtol=1e-5, atol=1e-6)
 
 
@@ -196,13 +188,13 @@ def test_gradients_are_finite_and_lanes_are_single_calls(name: str) -> None:
     rule, rows = RULES[name][0], np.stack([drawn(seed) for seed in range(3)]).astype(np.float32)
     rows[0, 2], rows[1, 3], rows[2, 1], rows[2, 2] = rows[0, 3], 0, rows[2].mean(axis=0), np.nan
     present = jnp.asarray(np.arange(3 * S).reshape(3, S) % 4 > 0)
-    call = lambda x, at: rule(tree(x), 1, present=at)  # noqa: E731
+    call = lambda x, at: rule(stacked(x), 1, present=at)  # noqa: E731
     lanes = flat(jax.jit(jax.vmap(call))(jnp.asarray(rows), present))
-    single = [flat(jitted(rule)(tree(rows[lane]), 1, present=present[lane])) for lane in range(3)]
+    single = [flat(jitted(rule)(stacked(rows[lane]), 1, present=present[lane])) for lane in range(3)]
     np.testing.assert_allclose(lanes, single, rtol=2e-5, atol=1e-6)
     slope = jax.grad(lambda x, at: sum(jnp.sum(leaf) for leaf in call(x, at).values()))
     assert np.isfinite(jax.jit(jax.vmap(slope))(jnp.asarray(rows), present)).all()
-    half = jax.eval_shape(lambda: rule(tree(rows[0], jnp.bfloat16), 1))
+    half = jax.eval_shape(lambda: rule(stacked(rows[0], jnp.bfloat16), 1))
     assert {leaf.dtype for leaf in half.values()} == {jnp.dtype(jnp.bfloat16)}
 
 

@@ -87,10 +87,17 @@ def test_the_page() -> None:
     assert "| lie | **+0.040** | – |" in text
     assert "| rest | -0.150 | +0.000 ? |" in text
     first = next(line for line in text.splitlines() if line.startswith("| `a` | 20% (10% to 30%) |"))
-    assert "| 0.700 (0.625) | INCONCLUSIVE (1,200 seeds would decide) |" in first
+    assert "| 0.700 (0.625) | INCONCLUSIVE (1,200 seeds would decide) | 0.2000 | -0.0100 to +0.0500 |" in first
     assert "factor.size 12.3: +0.1000 (+0.0000 to +0.2000)" in first
     assert first.endswith("| 1 of 1 | 10 |")
     assert "| INCFL | Clients are better off. | Abstract | `a` | **holds** |" in text
+    beside = {"mean": -0.01, "low": -0.02, "high": 0.0}
+    mechanisms = {label: {**entry, "beside_first": beside} for label, entry in DOCUMENT["mechanisms"].items()}
+    asked = {**DOCUMENT["setting"], "cost": 0.05, "tried": ["lie", "rest"]}
+    text = generator.page({"x": {"setting": asked, "mechanisms": mechanisms}}, [])
+    assert '--tolerance 0.02 --deviators 0,2 --deviations "lie,rest" --cost 0.05 --candidates 20`' in text
+    assert "| CPU-minutes | payoff beyond `a` |" in text
+    assert "| 10 | -0.0100 (-0.0200 to +0.0000) |" in text
     assert text.index("less than alone") < text.index("mechanism by deviation")
     assert [verdict_of(entry) for entry in DOCUMENT["mechanisms"]["a"]["deviations"]] == ["VIOLATED", "CERTIFIED"]
 
@@ -100,7 +107,8 @@ def test_the_largest_gains_are_of_different_mechanisms() -> None:
     documents: dict[str, Any] = {}
     for (name, label), gain in gains.items():
         entry: dict[str, Any] = {"deviations": [row("lie", gain, gain), row("rest", -0.1, 0.0)]}
-        documents.setdefault(name, {"mechanisms": {}})["mechanisms"][label] = entry
+        documents.setdefault(name, {"setting": {}, "mechanisms": {}})["mechanisms"][label] = entry
+    documents["z"] = {"setting": {"cost": 0.05}, "mechanisms": {"e": {"deviations": [row("rest", 0.9, 0.9)]}}}
     documents["x"]["mechanisms"][CONTROL] = {"deviations": [row("lie", 0.9, 0.9)]}
     assert [(name, label) for name, label, _ in worst_of(documents)] == [("y", "b"), ("x", "a"), ("y", "c")]
 

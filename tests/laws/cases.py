@@ -57,6 +57,7 @@ __all__ = [
     "federation",
     "numbers",
     "with_numbers",
+    "wrapped",
 ]
 
 
@@ -81,11 +82,12 @@ TOYS = {
 }
 
 
-def _wrapped(case: Case, scenario: str) -> Case:
+def wrapped(case: Case, scenario: str, **options: Any) -> Case:
+    """In a scenario with ``options``, or those of its example."""
     entry = scenarios.REGISTRY[scenario]
 
     def build(task: Task, local: Local, **hyper_parameters: Any) -> Algorithm:
-        return entry.build(case.build(task, local, **hyper_parameters), **entry.example)
+        return entry.build(case.build(task, local, **hyper_parameters), **(options or entry.example))
 
     return case._replace(build=build, scenario=scenario)
 
@@ -122,7 +124,7 @@ VARIANTS["ditto_keep"] = ALGORITHMS["ditto"]._replace(build=_ditto_that_keeps)
 _SINGLE = ("qffl", "iafl", "cgsv", "cgsv_iafl", "rank", "ipfl", "fedfomo", "fedproto", "standalone", *TOYS)
 REFUSED = {f"robust({name})" for name in _SINGLE}
 PAIRS = {
-    f"{scenario}({name})": _wrapped(case, scenario)
+    f"{scenario}({name})": wrapped(case, scenario)
     for scenario in scenarios.REGISTRY
     for name, case in ALGORITHMS.items()
     if f"{scenario}({name})" not in REFUSED
@@ -130,7 +132,7 @@ PAIRS = {
 # Scenarios inside each other, around everything.
 COMPOSED = {
     f"finetuned(byzantine(appeal_based({name})))": functools.reduce(
-        _wrapped, ("appeal_based", "byzantine", "finetuned"), case
+        wrapped, ("appeal_based", "byzantine", "finetuned"), case
     )
     for name, case in ALGORITHMS.items()
 }

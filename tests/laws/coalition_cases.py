@@ -13,11 +13,10 @@ from fljax.algorithms import with_contributions
 from fljax.algorithms.market import Exploration, Tokens
 from fljax.contributions import ROUND_MEASURES, RoundMeasure
 from fljax.protocol import Algorithm, Task
-from fljax.scenarios import robust
 from fljax.testing.bench import Bench
 from fljax.testing.coalitions import FULL
 from fljax.training import Local
-from tests.laws.cases import ALGORITHMS, VARIANTS, Case
+from tests.laws.cases import ALGORITHMS, VARIANTS, Case, wrapped
 
 # Thresholds at which somebody falls out of the reputations in three rounds.
 _REPUTATIONS: dict[str, dict[str, Any]] = {
@@ -41,15 +40,6 @@ def _recorded(name: str, measure: RoundMeasure) -> Case:
 
     def build(task: Task, local: Local, **options: Any) -> Algorithm:
         return with_contributions(case.build(task, local, **options), measure, stacked=True)
-
-    return case._replace(build=build)
-
-
-def _robust(name: str, **options: Any) -> Case:
-    case = ALGORITHMS[name]
-
-    def build(task: Task, local: Local, **others: Any) -> Algorithm:
-        return robust(case.build(task, local, **others), **options)
 
     return case._replace(build=build)
 
@@ -82,11 +72,11 @@ FORMS = {
     "fedbabu_size": _with("fedbabu", weights="size"),
     "ditto_size": _with("ditto", weights="size"),
     "apfl_fixed": _with("apfl", weights="size", adaptive=False),
-    "robust_fedavg": _robust("fedavg", rule="coordinate_median"),
-    "robust_fedavg_krum": _robust("fedavg", rule="krum", byzantine=0),
-    "robust_scaffold_median": _robust("scaffold", rule="geometric_median", before="mixing", byzantine=0),
-    "robust_fednova_centre": _robust("fednova", rule="centred_clipping", bound=0.1),
-    "robust_ifca_bucketing": _robust("ifca", rule="coordinate_median", before="bucketing"),
+    "robust_fedavg": wrapped(ALGORITHMS["fedavg"], "robust", rule="coordinate_median"),
+    "robust_fedavg_krum": wrapped(ALGORITHMS["fedavg"], "robust", rule="krum", byzantine=0),
+    "robust_scaffold": wrapped(ALGORITHMS["scaffold"], "robust", rule="geometric_median", before="mixing", byzantine=0),
+    "robust_fednova_centre": wrapped(ALGORITHMS["fednova"], "robust", rule="centred_clipping", bound=0.1),
+    "robust_ifca_bucketing": wrapped(ALGORITHMS["ifca"], "robust", rule="coordinate_median", before="bucketing"),
     "fedproto_uniform": _with("fedproto", weights="uniform"),
 }
 CASES = ALGORITHMS | VARIANTS | FORMS | MEASURED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def test_ten_long_labels_fit_into_the_live_page() -> None:
         assert clipped(figure) == [], name
 
 
-def grid(labels: tuple[str, ...], **axes: list[float]) -> xr.Dataset:
+def grid(labels: tuple[str, ...], **axes: list[Any]) -> xr.Dataset:
     random = np.random.default_rng(0)
     sizes = [len(values) for values in axes.values()]
     shape = (len(labels), *sizes, SEEDS)
@@ -148,10 +149,14 @@ def grid(labels: tuple[str, ...], **axes: list[float]) -> xr.Dataset:
     )
 
 
-@pytest.mark.parametrize("axes", [{"rate": [0.1, 0.2, 0.5]}, {"rate": [0.1, 0.2, 0.5], "eps": [0.0, 1.0]}], ids=len)
-def test_cells_of_a_sweep_that_diverged_are_marked(axes: dict[str, list[float]]) -> None:
+ATTACKS = ["[]", '[{"name": "colluding", "attack": "sign_flip", "scale": 4.0}]', "size"]
+AXES = [{"rate": [0.1, 0.2, 0.5]}, {"rate": [0.1, 0.2, 0.5], "eps": [0.0, 1.0]}, {"scenarios": ATTACKS}]
+
+
+@pytest.mark.parametrize("axes", AXES, ids=list)
+def test_cells_of_a_sweep_that_diverged_are_marked(axes: dict[str, list[Any]]) -> None:
     metrics = grid(("fedavg", "incfl"), **axes)
-    words = ("a seed diverged", "x" if len(axes) == 1 else "†")
+    words = ("a seed diverged", "x" if list(axes) == ["rate"] else "†")
     found = []
     for _ in range(2):
         figure = sweeps.sweep_picture(metrics)
@@ -164,9 +169,28 @@ def test_cells_of_a_sweep_that_diverged_are_marked(axes: dict[str, list[float]])
     assert found == [(False, 0), (True, 1)]
 
 
+def test_a_sweep_over_texts_is_one_map_of_algorithms_by_texts() -> None:
+    metrics = grid(("fedavg", "incfl", "afl"), scenarios=ATTACKS)
+    metrics["average_accuracy"].loc[{"algorithm": "afl", "scenarios": "size"}] = 2.0
+    metrics["average_accuracy"].loc[{"algorithm": "fedavg", "scenarios": "[]"}] = np.nan
+    axes = sweeps.sweep_picture(metrics).axes[0]
+    assert [label.get_text().replace("\n", " ") for label in axes.get_xticklabels()] == [
+        "none",
+        "colluding sign flip, scale 4",
+        "size",
+    ]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["fedavg", "incfl", "afl"]
+    shown = {text.get_position(): text.get_text() for text in axes.texts}
+    assert len(shown) == 8
+    assert shown[2, 2] == "200.0"
+    frames = {(round(patch.get_x() + 0.47), round(patch.get_y() + 0.47)) for patch in axes.patches}
+    mean = metrics["average_accuracy"].isel(evaluated_round=0).mean("seed")
+    assert frames == {(place, int(np.nanargmax(mean.values[:, place]))) for place in range(3)}
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("axes", [{"rate": [0.1, 0.2, 0.5]}, {"rate": [0.1, 0.2, 0.5], "eps": [0.0, 1.0]}], ids=len)
-def test_ten_long_labels_fit_into_sweeps(axes: dict[str, list[float]]) -> None:
+@pytest.mark.parametrize("axes", AXES, ids=list)
+def test_ten_long_labels_fit_into_sweeps(axes: dict[str, list[Any]]) -> None:
     figure = sweeps.sweep_picture(grid(LABELS, **axes), HEADING)
     assert clipped(figure) == []
     assert collisions(figure) == []

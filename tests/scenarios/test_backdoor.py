@@ -16,17 +16,13 @@ from fljax.engine import Plan, sweep
 from fljax.engine.rounds.states import by_id
 from fljax.protocol import Examples, Rows, Subset
 from fljax.scenarios import backdoor
-from tests.scenarios.tools import LOCAL, POPULATION, TASK, sent
+from tests.scenarios.tools import POPULATION, everybody, sent
 from tests.toys.federation import TEST, TRAIN, client_rows
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TRIGGER: Any = {"target": 1, "size": 2, "value": 3.0}
 WHO: Any = np.array([0, 1, 0, 0, 1], bool)
-
-
-def everybody(build: Any = fedavg) -> Any:
-    return build(TASK, LOCAL, clients_per_round=None)
 
 
 @pytest.mark.thorough

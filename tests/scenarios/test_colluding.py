@@ -14,8 +14,8 @@ from fljax.algorithms import fedproto, standalone
 from fljax.scenarios import availability, colluding, median_clipped
 from tests.aggregators.test_attacks import bisected
 from tests.aggregators.test_clipping import oracle
-from tests.scenarios.test_median_clipped import BAD, leaves, model_of, rows_of, uniform
-from tests.scenarios.tools import LOCAL, TASK, run, sent
+from tests.scenarios.test_median_clipped import BAD
+from tests.scenarios.tools import LOCAL, TASK, flat, run, sent, uniform
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
 
@@ -42,13 +42,13 @@ def test_one_round_is_numpys(name: str, clipped: bool, federation: Any) -> None:
     """Absent clients are neither honest nor attackers. A defence inside meets the attack."""
     (options, send), (state, up) = SENT[name], sent(uniform(), federation)
     present = np.array([True, True, True, clipped, not clipped])
-    rows, honest, bad = rows_of(up.update), present & ~BAD, present & BAD
+    rows, honest, bad = flat(up.update, 1), present & ~BAD, present & BAD
     rows[bad] = send(np.flatnonzero(honest), rows[honest], rows[bad])
     rows = oracle(rows, present, 0.7) if clipped else rows
     algorithm = median_clipped(uniform(), times=0.7) if clipped else uniform()
     attacked = colluding(algorithm, **{"attack": name, "who": BAD, **options})
-    found = model_of(run(availability(attacked, trace=present[None]), federation, 1)[0][-1])
-    np.testing.assert_allclose(found, model_of(state) + rows[present].mean(axis=0), rtol=1e-4, atol=1e-5)
+    found = flat(run(availability(attacked, trace=present[None]), federation, 1)[0][-1].server.model)
+    np.testing.assert_allclose(found, flat(state.server.model) + rows[present].mean(axis=0), rtol=1e-4, atol=1e-5)
 
 
 def test_drawn_attackers_stay_and_metrics_leave_them_out(federation: Any) -> None:
@@ -67,4 +67,4 @@ def test_drawn_attackers_stay_and_metrics_leave_them_out(federation: Any) -> Non
 def test_without_an_update_nothing_changes(build: Any, federation: Any) -> None:
     inner = build(TASK, LOCAL)
     plain, attacked = (run(each, federation, 2)[0][-1] for each in (inner, colluding(inner, who=BAD)))
-    jax.tree.map(np.testing.assert_array_equal, leaves(plain), leaves(attacked))
+    jax.tree.map(np.testing.assert_array_equal, *((state.server, state.clients) for state in (plain, attacked)))

@@ -14,7 +14,7 @@ from fljax.algorithms import fedavg
 from fljax.engine.rounds.states import Purpose, by_id, initial_state, round_key
 from fljax.protocol import Available
 from fljax.scenarios import REGISTRY, Strategy, availability, byzantine, clipped, dropout
-from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
+from tests.scenarios.tools import LOCAL, POPULATION, TASK, everybody, flat, run, sent, taking_part
 from tests.toys.federation import tiny_federation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -47,10 +47,6 @@ HARMLESS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def federation():
     return by_id(tiny_federation())
-
-
-def everybody() -> Any:
-    return fedavg(TASK, LOCAL, clients_per_round=None)
 
 
 def selected(algorithm: Any, federation: Any) -> Any:
@@ -130,7 +126,6 @@ def test_byzantine_clients_inside_each_other_are_drawn_apart(federation):
 @pytest.mark.thorough
 def test_the_noise_of_nested_clipping_is_drawn_apart(federation):
     """75 pairs of numbers; if they were the same, their correlation would be 1."""
-    flat = lambda tree: np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])  # noqa: E731
     inner = clipped(everybody(), norm=1e6, noise=1e-6)
     plain, once, both = (
         flat(sent(algorithm, federation)[1].update)
@@ -145,14 +140,9 @@ def test_the_noise_of_nested_clipping_is_drawn_apart(federation):
 def test_the_noise_of_byzantine_clients_inside_each_other_is_drawn_apart(federation):
     """Of the two noises of a client that is Byzantine twice, neither is a multiple of the other."""
     inner = byzantine(everybody(), fraction=1.0, noise=1.0)
-    _, plain = sent(everybody(), federation)
-    _, first = sent(inner, federation)
-    _, second = sent(byzantine(inner, fraction=1.0, noise=1.0), federation)
-    for client in range(POPULATION):
-        row = lambda tree, client=client: np.concatenate(  # noqa: E731
-            [np.asarray(leaf)[client].ravel() for leaf in jax.tree.leaves(tree)]
-        )
-        once, again = row(first.update) - row(plain.update), row(second.update) - row(first.update)
+    nested = (everybody(), inner, byzantine(inner, fraction=1.0, noise=1.0))
+    for plain, first, second in zip(*(flat(sent(each, federation)[1].update, 1) for each in nested), strict=True):
+        once, again = first - plain, second - first
         assert abs(np.corrcoef(once, again)[0, 1]) < 0.95
         assert np.abs(once).max() > 0
         assert np.abs(again).max() > 0

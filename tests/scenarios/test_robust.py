@@ -17,18 +17,12 @@ from fljax.scenarios import availability, byzantine, drift, median_clipped, robu
 from fljax.training import Local
 from tests.laws.cases import ALGORITHMS, REFUSED
 from tests.oracles import numpy_robust as oracle
-from tests.scenarios.test_median_clipped import BAD, uniform
-from tests.scenarios.tools import LOCAL, TASK, run, sent
+from tests.scenarios.test_median_clipped import BAD
+from tests.scenarios.tools import LOCAL, TASK, everybody, flat, run, sent, uniform
 from tests.toys.statistics import watched_regression
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
-EVERYBODY: dict[str, Any] = {"clients_per_round": None}
 FULL = Local(0.5, 9, steps=3, shuffle=False)  # full batches, so no key counts
-
-
-def flat(tree: Any, axes: int = 0) -> np.ndarray:
-    """Leaves of ``[axes..., ...]`` as one vector each."""
-    return np.concatenate([np.reshape(x, (*x.shape[:axes], -1)) for x in jax.tree.leaves(tree)], axes).astype(float)
 
 
 def servers(algorithm: Any, federation: Any, rounds: int = 1) -> tuple[Any, list[Any], list[Any]]:
@@ -67,10 +61,10 @@ def sums(up: Any, server: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     (uniform(), "krum", functools.partial(oracle.multi_krum, f=1, keep=1)),
     (uniform(), "clipped_mean", lambda rows: oracle.clipped(rows, 0.5).mean(axis=0)),
     (uniform(), lambda updates, present: jax.tree.map(lambda leaf: leaf[3], updates), lambda rows: rows[3]),
-    (scaffold(TASK, LOCAL, **EVERYBODY), "krum", functools.partial(oracle.multi_krum, f=1, keep=1)),
-    (fedem(TASK, LOCAL, clusters=3, **EVERYBODY), "krum", functools.partial(oracle.multi_krum, f=1, keep=1)),
-    (ifca(TASK, LOCAL, clusters=4, **EVERYBODY), "coordinate_median", functools.partial(np.median, axis=0)),
-    (ifca(TASK, LOCAL, clusters=4, **EVERYBODY), "trimmed_mean", functools.partial(oracle.trimmed_mean, f=1)),
+    (everybody(scaffold), "krum", functools.partial(oracle.multi_krum, f=1, keep=1)),
+    (everybody(fedem, clusters=3), "krum", functools.partial(oracle.multi_krum, f=1, keep=1)),
+    (everybody(ifca, clusters=4), "coordinate_median", functools.partial(np.median, axis=0)),
+    (everybody(ifca, clusters=4), "trimmed_mean", functools.partial(oracle.trimmed_mean, f=1)),
 ])  # fmt: skip
 def test_one_round_is_numpys(inner: Any, rule: Any, numpy: Any, federation: Any) -> None:
     """A vector moves by the rule: the model, SCAFFOLD's control variate, each component and cluster, with its own f."""
@@ -87,7 +81,7 @@ def test_one_round_is_numpys(inner: Any, rule: Any, numpy: Any, federation: Any)
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_the_centre_is_the_last_rounds(iterations: int, federation: Any) -> None:
     """In turn for one iteration, and stacked for more."""
-    inner, bound = fedavg(TASK, FULL, weights="uniform", **EVERYBODY), 0.3
+    inner, bound = fedavg(TASK, FULL, weights="uniform", clients_per_round=None), 0.3
     states, _ = run(robust(inner, rule="centred_clipping", bound=bound, iterations=iterations), federation, 2)
     centre = np.zeros(15)
     for before, after in itertools.pairwise(state.server for state in states):
@@ -102,7 +96,7 @@ def test_the_server_trains_as_a_client_would(federation: Any) -> None:
     """The server's own rows are one client's."""
     root = jax.tree.map(lambda leaf: leaf[2], by_id(federation).clients.train)
     held = federation._replace(held={**federation.held, "root": root})
-    inner = fedavg(TASK, FULL, **EVERYBODY)
+    inner = fedavg(TASK, FULL, clients_per_round=None)
     rows = flat(sent(inner, held)[1].update, 1)
     before, (after,), _ = servers(robust(inner, rule="fltrust", rows="root"), held)
     step = flat(after.model) - flat(before.model)
@@ -116,32 +110,33 @@ def test_the_servers_rows_do_not_drift(federation: Any) -> None:
 
 def test_a_bound_is_for_updates_alone(federation: Any) -> None:
     """Not for FedNova's part of the work, below 1, by which it multiplies the mean."""
-    inner = fednova(TASK, LOCAL._replace(steps=None, epochs=2), weights="uniform", **EVERYBODY)
+    inner = fednova(TASK, LOCAL._replace(steps=None, epochs=2), weights="uniform", clients_per_round=None)
     _, up = sent(inner, federation)
     before, (after,), _ = servers(robust(inner, rule="clipped_mean", bound=0.1), federation)
     step = np.median(up.work) * oracle.clipped(flat(up.update, 1), 0.1).mean(axis=0)
     np.testing.assert_allclose(flat(after.model) - flat(before.model), step, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [
-    {"rule": "multi_krum"},
-    {"rule": "bulyan", "byzantine": 0},
-    {"rule": "geometric_median", "before": "mixing"},
-    {"rule": "trimmed_mean", "before": "bucketing", "byzantine": 1},
-    {"rule": "mean", "before": "bucketing", "bucket_size": 5},
+@pytest.mark.parametrize("defence", [
+    median_clipped,
+    functools.partial(robust, rule="multi_krum"),
+    functools.partial(robust, rule="bulyan", byzantine=0),
+    functools.partial(robust, rule="geometric_median", before="mixing"),
+    functools.partial(robust, rule="trimmed_mean", before="bucketing", byzantine=1),
+    functools.partial(robust, rule="mean", before="bucketing", bucket_size=5),
 ])  # fmt: skip
-def test_it_does_not_matter_where_an_attack_at_the_client_stands(options: Any, federation: Any) -> None:
+def test_it_does_not_matter_where_an_attack_at_the_client_stands(defence: Any, federation: Any) -> None:
     """And absent clients and their NaN count for nothing."""
     attack: dict[str, Any] = {"who": jnp.asarray(BAD), "noise": 50.0}
     trace = np.array([[1, 1, 1, 1, 0]])
-    pair = robust(byzantine(uniform(), **attack), **options), byzantine(robust(uniform(), **options), **attack)
+    pair = defence(byzantine(uniform(), **attack)), byzantine(defence(uniform()), **attack)
     inside, outside = (servers(availability(each, trace=trace), federation, 2)[1][-1] for each in pair)
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(inside), jax.tree.leaves(outside))
 
 
 @pytest.mark.parametrize("rule", ["mean", "krum", "centred_clipping"])
 def test_statistics_take_the_coordinate_median(rule: Any, federation: Any) -> None:
-    inner = fedavg(watched_regression(), LOCAL, **EVERYBODY)
+    inner = fedavg(watched_regression(), LOCAL, clients_per_round=None)
     middle = np.median(sent(inner, federation)[1].update.mean, axis=0)
     _, (after,), _ = servers(robust(inner, rule=rule), federation)
     np.testing.assert_allclose(getattr(after, "inner", after).model.mean, middle, rtol=1e-5, atol=1e-6)
@@ -161,9 +156,9 @@ def test_f_is_lowered_where_few_come(federation: Any) -> None:
     (uniform, {"rule": "bulyan"}, "at least 7 clients"),
     (uniform, {"byzantine": 2, "before": "bucketing"}, "at least 9 clients"),
     (uniform, {"rule": "fltrust", "rows": "root"}, "got 'root'; it has test, validation"),
-    (lambda: ifca(TASK, LOCAL, **EVERYBODY), {"rule": "centred_clipping"}, "of one model"),
-    (lambda: fedem(TASK, LOCAL, **EVERYBODY), {"rule": "centred_clipping"}, "of one model"),
-    (lambda: ifca(TASK, LOCAL, **EVERYBODY), {"rule": "fltrust"}, "of one model for fltrust"),
+    (lambda: everybody(ifca), {"rule": "centred_clipping"}, "of one model"),
+    (lambda: everybody(fedem), {"rule": "centred_clipping"}, "of one model"),
+    (lambda: everybody(ifca), {"rule": "fltrust"}, "of one model for fltrust"),
     (lambda: ALGORITHMS["fedproto"].build(TASK, LOCAL), {}, "adds up something else of FedProtoUp"),
     (lambda: robust(uniform()), {}, "in robust that adds up something else of Sent"),
     (uniform, {"rule": lambda updates, present: updates}, "to return one update"),

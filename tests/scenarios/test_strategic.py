@@ -14,10 +14,10 @@ from fljax import aggregators, algorithms, scenarios
 from fljax.algorithms.single_model import SingleModel, single_model
 from fljax.engine.rounds.states import Purpose, client_key, round_key
 from fljax.protocol import Algorithm, Available, Census, LocalData, Rows, Seat, Subset
-from fljax.protocol.messages import Report, Sent
+from fljax.protocol.messages import Report, Sent, updates_of
 from fljax.scenarios import ByReport, Strategy, strategic
 from fljax.scenarios.changed_rows import with_flipped_labels
-from fljax.scenarios.strategic import HONEST, StrategicClient, received_model, updates_of
+from fljax.scenarios.strategic import HONEST, StrategicClient, received_model
 from tests.games.test_retraining import few
 from tests.precision import enable_x64
 from tests.scenarios.tools import LOCAL, TASK

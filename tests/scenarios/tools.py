@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.algorithms import fedavg
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import Purpose, by_id, client_key, initial_state, local_data, round_key
@@ -43,6 +44,19 @@ def losses(model: Any, federation: Any) -> np.ndarray:
         top = logits.max(axis=1)
         found.append(np.mean(top + np.log(np.exp(logits - top[:, None]).sum(axis=1)) - logits[np.arange(len(y)), y]))
     return np.array(found)
+
+
+def everybody(build: Any = fedavg, **options: Any) -> Any:
+    return build(TASK, LOCAL, clients_per_round=None, **options)
+
+
+def uniform() -> Any:
+    return everybody(weights="uniform")
+
+
+def flat(tree: Any, axes: int = 0) -> np.ndarray:
+    """Leaves of ``[axes..., ...]`` as one vector each."""
+    return np.concatenate([np.reshape(x, (*x.shape[:axes], -1)) for x in jax.tree.leaves(tree)], axes).astype(float)
 
 
 def taking_part(record: Any) -> set[int]:

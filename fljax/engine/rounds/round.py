@@ -329,7 +329,7 @@ def rollout(
 
     Args:
       algorithm: built with concrete or traced hyper-parameters.
-      federation: a federation of one seed.
+      federation: a federation of one seed; ``fljax.data.choose`` gives one of several, also under ``vmap``.
       rounds: number of rounds; 0 gives the state before round 0.
       seed: of the run. The same seed gives the same run as ``simulate``, up to rounding.
       initial: a state of one run, to continue that run with its seed. None: the state before round 0.
@@ -373,7 +373,7 @@ def evaluate_clients(
 
     Args:
       algorithm: the algorithm that made the state.
-      federation: a federation of one seed.
+      federation: a federation of one seed, as for ``rollout``.
       state: of one run.
       clients: how many clients are evaluated side by side; None: all of them.
 
@@ -404,6 +404,9 @@ def _check_single(federation: Federation, state: State | None, clients: int | No
     if clients is not None and clients < 1:
         raise ValueError(f"expected a positive number of clients, got {clients}")
     if np.ndim(federation.clients.id) != 1:
-        raise ValueError(f"expected the federation of one seed, got one of {np.shape(federation.clients.id)[0]} seeds")
+        raise ValueError(
+            f"expected the federation of one seed, got one of {np.shape(federation.clients.id)[0]} seeds, of which "
+            "fljax.data.choose(federation, place) gives one"
+        )
     if state is not None and np.ndim(state.round):
         raise ValueError(f"expected the state of one run, got one of {np.shape(state.round)[0]} runs")

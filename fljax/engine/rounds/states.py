@@ -126,9 +126,10 @@ def with_least(federation: Federation) -> Federation:
     train = federation.clients.train
     if not isinstance(train.index, Spans):
         return federation
-    least = int(np.min(np.asarray(train.size), initial=train.index.capacity))
+    most = min(train.index.capacity, train.index.most_least)
+    least = int(np.min(np.asarray(train.size), initial=most))
     least = least if 2 * least > train.index.capacity else 0
-    marked = train._replace(index=dataclasses.replace(train.index, least=least))
+    marked = train._replace(index=Spans(train.index.start, train.index.capacity, least))
     return federation._replace(clients=federation.clients._replace(train=marked))
 
 

@@ -83,21 +83,12 @@ class VariedPlan(NamedTuple):
 def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> VariedPlan:
     """The plan over all runs."""
     population = federation.clients.id.shape[-1]
-    for name, value in {"member": over.member, "cost": over.cost, **over.arguments}.items():
+    for name, value in {"member": over.member, "cost": over.cost}.items():
         check_unlabelled(name, value)
     member = None if over.member is None else _members(over.member, population)
-    runs = _number_of_runs(over, member)
-    arguments = {name: _arrays(value) for name, value in over.arguments.items()}
-    if arguments:
-        plan = _with_argument_names(plan, arguments)
-        arguments = {name: _as_declared(plan, name, value) for name, value in arguments.items()}
-        for run in range(runs):
-            values.check_arguments(plan.build, _row(arguments, run), {})
-        first = _row(arguments, 0)
-        whole = dict(zip(map(id, jax.tree.leaves(first)), jax.tree.leaves(arguments), strict=True))
-        plan = plan._replace(arguments={**plan.arguments, **first})
-    else:
-        first, whole = {}, {}
+    plan, arguments, runs = varied_arguments(plan, over, member)
+    first = {name: plan.arguments[name] for name in arguments} if isinstance(plan, Plan) else {}
+    whole = dict(zip(map(id, jax.tree.leaves(first)), jax.tree.leaves(arguments), strict=True))
     spec, inputs = partition_plan(plan, federation)
     rows = {id(leaf) for leaf in jax.tree.leaves(first) if isinstance(leaf, np.ndarray)}
     # Arrays pass through a plan as they are, so a leaf that differs between runs is the first row itself.
@@ -105,6 +96,23 @@ def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> V
     traced = [whole[id(leaf)] if place in varied else leaf for place, leaf in enumerate(inputs.traced)]
     cost = _costs(over.cost, runs, member)
     return VariedPlan(spec._replace(varied=varied), inputs._replace(traced=traced), runs, member, cost)
+
+
+def varied_arguments(
+    plan: Algorithm | Plan, over: Over, member: Bool[np.ndarray, "R N"] | None = None
+) -> tuple[Algorithm | Plan, dict[str, Any], int]:
+    """The plan of the first run, ``over.arguments`` as its builder declares them, and R; raises a ValueError."""
+    for name, value in over.arguments.items():
+        check_unlabelled(name, value)
+    runs = _number_of_runs(over, member)
+    if not over.arguments:
+        return plan, {}, runs
+    arguments = {name: _arrays(value) for name, value in over.arguments.items()}
+    named = _with_argument_names(plan, arguments)
+    arguments = {name: _as_declared(named, name, value) for name, value in arguments.items()}
+    for run in range(runs):
+        values.check_arguments(named.build, _row(arguments, run), {})
+    return named._replace(arguments={**named.arguments, **_row(arguments, 0)}), arguments, runs
 
 
 def client_steps(
@@ -312,8 +320,8 @@ def runs(
       seeds: as for ``fljax.simulate``; each run is computed with every seed.
       measure: ``(algorithm, state, scores) -> {name: array}``, what is kept of a run (``Measure``). None of its
         arguments depends on other runs. The default keeps the scores of all clients.
-      block: number of runs of one program. None: as many as take about 15 CPU-seconds, by what the blocks before took.
-        The program is compiled once in either case.
+      block: number of runs of one program. Calls with the same number share the program, however many runs they have.
+        None: as many as take about 15 CPU-seconds, by what the blocks before took, in a program that is compiled once.
       execution: ``devices``, and how many clients and runs are side by side. Data and states are on the devices.
       checkpoint: a folder, or a ``Checkpoint`` with one. Every block is saved there when it ends. The same call goes on
         with the runs that are missing, to the same bits. Of a ``Checkpoint``, ``note`` and ``stop`` are heeded.
@@ -398,8 +406,7 @@ def _prepared(
     total = varied.runs * len(seed_list)
     shapes = checked_shapes(spec, inputs, total, rounds)
     layout = _layout(chosen, shapes.sizes if varied.member is None else shapes.sizes._replace(full=False))
-    most = MOST if block is None else block
-    rows = min(most, max(FEWEST, 2 ** (total - 1).bit_length()))
+    rows = block or min(MOST, max(FEWEST, 2 ** (total - 1).bit_length()))
     alike = [None if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
     shared = on_devices(Inputs(alike, {}, inputs.federation), layout)
     scales = None if varied.member is None or varied.member.all() else Scales.of(federation)

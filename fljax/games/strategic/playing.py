@@ -11,17 +11,18 @@ import itertools
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax import algorithms
 from fljax.contributions.solutions import LARGEST, Numbers, members_of
 from fljax.core import trees, values
-from fljax.core.names import plain, unknown
+from fljax.core.names import describe, plain, unknown
 from fljax.core.sameness import code_of
 from fljax.core.values import as_number, is_whole
 from fljax.engine import Over, Plan, RunsDone, as_declared, plan_of, runs
@@ -31,7 +32,7 @@ from fljax.engine.programs.shapes import first_run
 from fljax.engine.rounds.round import train_one
 from fljax.engine.rounds.states import Seeds, as_vectors, initial_state, seeds_of
 from fljax.engine.whole_runs.program import by_themselves
-from fljax.engine.whole_runs.running import local_of
+from fljax.engine.whole_runs.running import local_of, varied_arguments
 from fljax.games.strategic.gains import PayoffTable, as_precise_as
 from fljax.games.strategic.utilities import (
     Utility,
@@ -275,6 +276,7 @@ _OUTSIDE = ("standalone", "mechanism")
 JOINING = ("joins", "stays away")
 
 
+@overload
 def payoffs(
     plan: Algorithm | Plan,
     federation: Federation,
@@ -287,9 +289,30 @@ def payoffs(
     utility: Utility | UtilityFunction | None = None,
     outside: Outside = "standalone",
     standalone: Local | None = None,
+    over: None = None,
     max_runs: int = 4096,
     **of_runs: Any,
-) -> PayoffTable:
+) -> PayoffTable: ...
+@overload
+def payoffs(
+    plan: Plan, federation: Federation, *, rounds: int, over: Over, **settings: Any
+) -> tuple[PayoffTable, ...]: ...
+def payoffs(
+    plan: Algorithm | Plan,
+    federation: Federation,
+    *,
+    rounds: int,
+    seeds: Seeds = (0,),
+    deviations: Mapping[str, Strategy | Deviation] | None = None,
+    shape: Shape = "unilateral",
+    deviators: Sequence[int] | None = None,
+    utility: Utility | UtilityFunction | None = None,
+    outside: Outside = "standalone",
+    standalone: Local | None = None,
+    over: Over | None = None,
+    max_runs: int = 4096,
+    **of_runs: Any,
+) -> PayoffTable | tuple[PayoffTable, ...]:
     """What every client gets in each profile of strategies: ``u_i(a_1, ..., a_N)`` by seed, profile and client.
 
     ==============  ====================================================  =========================
@@ -323,13 +346,17 @@ def payoffs(
         much as steps in the mechanism, unless numbers are given.
       standalone: how clients train alone; None: by the plan's ``local``, in as many rounds. A ``Reference`` has its own
         steps.
+      over: candidate mechanisms: ``Over`` with ``arguments`` alone, a row for each. Every profile is played under each
+        with every seed, in one program. They share what is outside, which cannot be "mechanism" then.
       max_runs: more runs are refused.
-      **of_runs: further arguments of ``fljax.runs``, as for ``coalitions``.
+      **of_runs: further arguments of ``fljax.runs``, as for ``coalitions``. With one ``block`` for all calls, these
+        share their program.
 
     Returns:
       ``PayoffTable``, with NaN for a run that has diverged, and for a loss that is infinite. In a profile of "join" a
       client that stays away gets the outside payoff. A client pays for the local steps that it computes: a free rider
-      sends nothing of its own training and pays nothing, unless it uses its own model (Ditto).
+      sends nothing of its own training and pays nothing, unless it uses its own model (Ditto). With ``over`` a tuple of
+      tables, in which also the payoffs of honest clients may be NaN.
 
     Raises:
       ValueError: if a deviation changes nothing that the algorithm reads, or is honest; if there are more runs
@@ -339,7 +366,7 @@ def payoffs(
     samples of deviations; Areyan Viqueira et al., "Learning simulation-based games from data" (2019), for payoffs of
     simulated games.
     """
-    chosen, numbers = plan_of(plan), seeds_of(seeds)
+    (chosen, own, mechanisms), numbers = mechanisms_of(plan, over), seeds_of(seeds)
     values.check_arguments(chosen.build, chosen.arguments, chosen.by_seed)
     algorithm, clients = algorithm_of(chosen), federation.clients.id.shape[-1]
     asked: Utility | UtilityFunction = Utility() if utility is None else utility
@@ -356,10 +383,13 @@ def payoffs(
     if joining and (outside is None or outside is False):
         outside = "standalone"
     known = checked_outside(outside, clients, len(numbers), asked)
+    if over is not None:
+        check_shared(known, standalone, own)
     further = runs_outside(known, clients)
-    check_profiles(shape, clients, len(tried) + 1, deviators, further, len(numbers), max_runs)
+    check_profiles(shape, clients, len(tried) + 1, deviators, further, len(numbers), max_runs, mechanisms)
     choices = profiles(shape, clients, len(tried) + 1, deviators)
-    stages, before = Stages(of_runs, len(numbers) * (len(choices) + further)), len(numbers) * further
+    total, before = len(numbers) * (mechanisms * len(choices) + further), len(numbers) * further
+    stages = Stages(of_runs, total)
     same: dict[str, Any] = {"rounds": rounds, "seeds": numbers}
     with stages.counted(0):
         first = stages.arguments("outside", 0)
@@ -375,16 +405,47 @@ def payoffs(
         first = {"played": played, **jax.tree.map(lambda rows: rows[0], arguments)}
         strategic = played_by(chosen, tried, first)
     same |= {"measure": earnings_of(asked), "max_runs": max_runs, **stages.arguments("", before)}
+    arguments = jax.tree.map(lambda rows: np.concatenate([rows] * mechanisms), arguments)
+    arguments |= jax.tree.map(lambda leaf: np.repeat(leaf, len(choices), 0) if np.ndim(leaf) else leaf, own)
+    joined = np.concatenate([choices == 0] * mechanisms) if joining else None
     with stages.counted(before):
-        measured = runs(strategic, federation, Over(arguments, choices == 0 if joining else None), **same)
-    steps = rounds_trained(measured) * steps_of_round(chosen, federation, played, messages.own_models)
-    found = utilities_of_runs(measured, efforts_of(steps, chosen, federation, rounds), asked)
-    if joining and options is not None:
-        found = np.where(choices == 0, found, options[:, None])
+        measured = runs(strategic, federation, Over(arguments, joined), **same)
     strategies = JOINING if joining else (HONESTY, *tried)
     names = tuple(map(str, federation.names.clients or ()))
-    table = PayoffTable(found, choices, strategies, tuple(map(int, numbers)), options, kind_of(known), names)
-    return with_losses_lost(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
+
+    def table_of(measured: xr.Dataset) -> PayoffTable:
+        steps = rounds_trained(measured) * steps_of_round(chosen, federation, played, messages.own_models)
+        found = utilities_of_runs(measured, efforts_of(steps, chosen, federation, rounds), asked)
+        if joining and options is not None:
+            found = np.where(choices == 0, found, options[:, None])
+        table = PayoffTable(found, choices, strategies, tuple(map(int, numbers)), options, kind_of(known), names)
+        diverged = measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool)
+        return with_losses_lost(table, diverged if over is None else None)
+
+    places = np.split(np.arange(mechanisms * len(choices)), mechanisms)
+    tables = tuple(table_of(measured.isel(run=place)) for place in places)
+    return tables[0] if over is None else tables
+
+
+def mechanisms_of(plan: Algorithm | Plan, over: Over | None) -> tuple[Plan, dict[str, Any], int]:
+    """The plan of the first mechanism, the arguments of all with a row for each, and their number."""
+    if over is None:
+        return plan_of(plan), {}, 1
+    is_over = isinstance(over, Over)  # pyright: ignore[reportUnnecessaryIsInstance] - a user may give anything
+    if not is_over or over.member is not None or over.cost is not None or not over.arguments:
+        raise ValueError(
+            f"expected over to be a fljax.Over of arguments alone, a row for each mechanism, got {describe(over)}"
+        )
+    first, arguments, mechanisms = varied_arguments(plan, over)
+    return plan_of(first), arguments, mechanisms
+
+
+def check_shared(outside: Outside, standalone: Local | None, arguments: Mapping[str, Any]) -> None:
+    """Raises a ValueError if mechanisms that differ in ``arguments`` have not the same outside."""
+    if kind_of(outside) == "mechanism":
+        raise ValueError(f"expected outside options that all mechanisms share, got {outside!r}")
+    if isinstance(outside, str) and standalone is None and "local" in arguments:
+        raise ValueError("expected standalone=, how clients train alone, for mechanisms that differ in local, got None")
 
 
 def checked_outside(outside: Outside, clients: int, seeds: int, utility: Utility | UtilityFunction) -> Outside:
@@ -488,7 +549,14 @@ def checked_messages(plan: Plan, federation: Federation, utility: Utility | Util
 
 
 def check_profiles(
-    shape: Shape, clients: int, strategies: int, deviators: Sequence[int] | None, alone: int, seeds: int, most: int
+    shape: Shape,
+    clients: int,
+    strategies: int,
+    deviators: Sequence[int] | None,
+    alone: int,
+    seeds: int,
+    most: int,
+    mechanisms: int = 1,
 ) -> None:
     """Raises a ValueError for another shape or deviator, or too many runs, of which ``alone`` are outside options."""
     if shape not in _SHAPES:
@@ -507,9 +575,10 @@ def check_profiles(
         "symmetric": math.comb(clients + strategies - 1, clients),
         "full": strategies**clients,
     }[shape]
-    total = (count + alone) * seeds
+    total = (mechanisms * count + alone) * seeds
     if total > most:
-        told = f" and {alone} of clients alone" if alone else ""
+        told = f" of {mechanisms} mechanisms" if mechanisms > 1 else ""
+        told += f" and {alone} of clients alone" if alone else ""
         shown = f"{total:,}" if total < 10**15 else "more than 10^15"
         raise ValueError(
             f"expected at most {most:,} runs, got {shown} for {count if count < 10**15 else 'so many'} profiles{told} "
@@ -526,9 +595,20 @@ def check_deviators(deviators: Sequence[int], clients: int) -> None:
             raise ValueError(f"expected deviators to be ids of the clients 0 to {clients - 1}, got {client!r}")
 
 
-def with_losses_lost(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> PayoffTable:
+def with_losses_lost(table: PayoffTable, diverged: Bool[np.ndarray, " seed"] | None) -> PayoffTable:
     """The table with NaN for infinite losses: a loss may be beyond the largest float where the model is not yet."""
-    # A ValueError if an honest client has none that is finite in a run that has not ``diverged``, or if all have.
+    # A ValueError if an honest client has none that is finite in a run that has not ``diverged``, or if all have; None:
+    # no error.
+    if diverged is not None:
+        _check_honest(table, diverged)
+    payoffs, outside = (
+        None if array is None else np.where(np.isneginf(array), np.nan, array)
+        for array in (table.payoffs, table.outside)
+    )
+    return table._replace(payoffs=payoffs, outside=outside)
+
+
+def _check_honest(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> None:
     if diverged.all():
         raise ValueError("expected a run of honest clients that stays finite, got runs that diverge with every seed")
     honest = np.where(diverged[:, None], 0, table.payoffs[:, table.honest])
@@ -539,11 +619,6 @@ def with_losses_lost(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) ->
             f"expected finite utilities of honest clients, got {honest[seed, client]:g} of client {client} with seed "
             f"{table.seeds[seed]}"
         )
-    payoffs, outside = (
-        None if array is None else np.where(np.isneginf(array), np.nan, array)
-        for array in (table.payoffs, table.outside)
-    )
-    return table._replace(payoffs=payoffs, outside=outside)
 
 
 class Stages(NamedTuple):

@@ -22,6 +22,7 @@ from fljax.engine.whole_runs.saved import RunFolder, finished
 from fljax.experiments.inputs.preparation import Composed
 from fljax.protocol import along
 from fljax.training import Local
+from tests.compiled import compilations
 from tests.refusals import refuses
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -129,6 +130,19 @@ def test_finished_blocks_are_not_computed_again(table: xr.Dataset, tmp_path: pat
     refuses(lambda: compute(checkpoint=tmp_path / "a", rounds=3), "another one: rounds is 2 there and 3 here")
     refuses(lambda: compute(rate=2 * RATES, checkpoint=tmp_path / "a"), "another one: numbers of the algorithm differ")
     refuses(lambda: compute(1 - MEMBERS, checkpoint=tmp_path / "a"), "another one: members differ")
+
+
+@pytest.mark.in_turn
+def test_blocks_of_one_length_share_a_program_whatever_the_number_of_runs() -> None:
+    """3, 40 and 100 runs, in programs of 32 rows; a run has the bits that it has in programs of another length."""
+    rates = np.linspace(0.25, 2, 50)
+    compute(None, rates[:2], seeds=(3,), block=32)
+    free = compute(None, rates)
+    with compilations() as seen:
+        for number, seeds in ((3, [8]), (40, [3]), (50, [3, 8])):
+            found = compute(None, rates[:number], seeds=seeds, block=32)
+            assert found.equals(free.isel(run=slice(number)).sel(seed=seeds))
+    assert seen == []
 
 
 def scaled(algorithm: Any, state: Any, scores: Any, *, scale: float) -> dict[str, Any]:

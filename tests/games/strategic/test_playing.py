@@ -15,7 +15,7 @@ import pytest
 
 import fljax
 from fljax import algorithms, games
-from fljax.engine import Plan
+from fljax.engine import Over, Plan
 from fljax.games.strategic.playing import JOINING, profiles, with_losses_lost
 from fljax.scenarios import ByReport, Strategy
 from fljax.training import Local
@@ -27,6 +27,7 @@ LIES = {"double": Strategy(own=2.0), "four times": Strategy(own=4.0), "zero ride
 SCALES = np.array([1.0, 2.0, 4.0, 0.0])  # by strategy
 ROUNDS = 300
 CLIENTS = len(TARGETS)
+RATES: Any = np.array([2.0, 1.0, 0.5])
 
 
 @pytest.mark.parametrize("shape", ["unilateral", "pairs", "join", "symmetric", "full"])
@@ -122,6 +123,28 @@ def test_who_joins() -> None:
         np.testing.assert_allclose(table.payoffs[0, place], expected, atol=1e-4)
 
 
+@pytest.mark.in_turn
+@pytest.mark.parametrize("shape", ["unilateral", "join"])
+def test_each_mechanism_has_the_payoffs_that_it_has_alone(shape: Any) -> None:
+    """To the bit on a CPU; all are runs of one program, whatever their number. One that diverges costs no other."""
+    settings: dict[str, Any] = {"rounds": 3, "seeds": 2, "shape": shape, "utility": games.Utility(cost=0.25)}
+    settings |= {"block": 16, "deviations": None if shape == "join" else LIES}
+
+    def play(rates: np.ndarray) -> tuple[games.PayoffTable, ...]:
+        return games.payoffs(PLAN, estimation(), over=Over({"server_lr": rates}), **settings)
+
+    tables = play(RATES)
+    with compilations() as seen:
+        again = play(np.append(RATES, [1.5, 1e30]))
+    assert seen == []
+    assert np.isnan(again[4].payoffs[:, 0]).all()
+    for rate, table, other in zip(RATES, tables, again[:3], strict=True):
+        plan = PLAN._replace(arguments={**PLAN.arguments, "server_lr": float(rate)})
+        for field, value in games.payoffs(plan, estimation(), **settings)._asdict().items():
+            np.testing.assert_array_equal(getattr(table, field), value)
+            np.testing.assert_array_equal(getattr(other, field), value)
+
+
 @pytest.mark.thorough
 def test_all_default_deviations_are_runs_of_one_program(tmp_path: pathlib.Path) -> None:
     """With INCFL: reports, riders and efforts; a second call goes on with nothing left, to the same bits."""
@@ -170,6 +193,13 @@ def test_all_default_deviations_are_runs_of_one_program(tmp_path: pathlib.Path) 
             "expected at most 10 runs, got 22 for 10 profiles and 1 of clients alone with 2 seeds; max_runs allows",
         ),
         ({"utility": games.Utility(price=1.0)}, "whose server keeps tokens for a price of tokens"),
+        ({"over": Over()}, r"fljax\.Over of arguments alone, a row for each mechanism, got Over\(\)"),
+        ({"over": Over({"server_lr": RATES}, np.ones((3, 3), bool))}, "fljax.Over of arguments alone"),
+        ({"over": Over({"server_lr": -RATES})}, r"expected server_lr to be one finite number of at least 0, got -2\.0"),
+        ({"over": Over({"rate": RATES})}, "expected one of the arguments task, .*, got 'rate'"),
+        ({"over": Over({"server_lr": RATES}), "outside": "mechanism"}, "that all mechanisms share, got 'mechanism'"),
+        ({"over": Over({"local": Local(0.25, 1, steps=1)._replace(learning_rate=RATES)})}, "differ in local, got None"),
+        ({"over": Over({"server_lr": RATES}), "max_runs": 30}, "got 31 for 10 profiles of 3 mechanisms and 1 of"),
     ],
 )
 def test_bad_questions_are_refused_before_anything_runs(changes: dict[str, Any], words: str) -> None:
