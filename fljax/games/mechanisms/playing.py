@@ -6,34 +6,26 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
 from fljax.core import users, values
 from fljax.core.values import is_whole
 from fljax.data import choose
-from fljax.engine import Over, Plan, runs
+from fljax.engine import Over, Plan
+from fljax.games.strategic.gains import PayoffTable
 from fljax.games.strategic.playing import (
     Outside,
     check_deviations,
     checked_messages,
     checked_outside,
-    functions_of,
     outside_options,
-    places_of,
-    played_by,
-    strategies_played,
+    payoffs,
     usual_deviations,
 )
 from fljax.games.strategic.utilities import (
     Utility,
     UtilityFunction,
-    earnings_of,
-    efforts_of,
-    rounds_trained,
-    steps_of_round,
-    utilities_of_runs,
 )
 from fljax.games.values import algorithm_of
 from fljax.protocol import Federation
@@ -91,28 +83,13 @@ def of_plan(
     alone = outside_options(known, None, plan, pool, asked, rounds=rounds, seeds=range(places), **of_runs)
 
     def play(candidates: Candidates, profiles: Int[np.ndarray, "profile client"], at: Places, name: str) -> Payoffs:
-        count, chosen = _count(candidates), choose(pool, at)
-        played = strategies_played(tried, profiles)
-        arguments: dict[str, Any] = {name: np.repeat(rows, len(profiles), axis=0) for name, rows in candidates.items()}
-        own = {"played": played} if jax.tree.leaves(played) else {}
-        own |= {"chosen": places_of(tried)[profiles]} if functions_of(tried) else {}
-        arguments |= jax.tree.map(lambda rows: np.tile(rows, (count, 1)), own)
-        first = {"played": played, **jax.tree.map(lambda rows: rows[0], arguments)}
-        strategic = played_by(plan, tried, {name: first[name] for name in first if name not in candidates})
-        measured = runs(
-            strategic,
-            chosen,
-            Over(arguments),
-            rounds=rounds,
-            seeds=at.tolist(),
-            measure=earnings_of(asked),
-            block=ROWS,
-            checkpoint=None if checkpoint is None else checkpoint / name,
-            **of_runs,
-        )
-        steps = np.tile(steps_of_round(plan, chosen, played, messages.own_models), (1, count, 1))
-        found = utilities_of_runs(measured, efforts_of(rounds_trained(measured) * steps, plan, chosen, rounds), asked)
-        return found.reshape(len(at), count, len(profiles), clients).transpose(1, 2, 0, 3)
+        over = Over(candidates) if candidates else None
+        settings: dict[str, Any] = {"utility": asked, "outside": None, "max_runs": 10**9, "block": ROWS, **of_runs}
+        settings["checkpoint"] = None if checkpoint is None else checkpoint / name
+        settings |= {"rounds": rounds, "seeds": at.tolist(), "deviations": tried, "shape": profiles}
+        found = payoffs(plan, choose(pool, at), over=over, **settings)
+        tables = [found] if isinstance(found, PayoffTable) else found
+        return np.stack([table.payoffs.transpose(1, 0, 2) for table in tables])
 
     return Game(play, clients, tuple(tried), alone)
 
