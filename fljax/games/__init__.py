@@ -9,6 +9,8 @@ get in each. ``certificate`` says whether deviating pays, and ``certify`` does b
 controls; ``fljax certify CONFIG`` does so for the algorithms of a config. ``split_payoffs`` plays clients that join as
 several. ``pure_equilibria``, ``best_response_graph``,
 ``correlated_equilibria`` and ``mixed_equilibria`` say where play may end.
+``design`` searches the numbers of a mechanism under which lying does not pay, and judges it on federations that it
+never saw.
 ``blocking_coalitions`` and ``core_stable_partitions`` say which groups would leave, out of a ``CoalitionTable``.
 """
 
@@ -16,6 +18,11 @@ from fljax.core.lazy import exported as _exported
 from fljax.games.comparing import coalitions as coalitions
 from fljax.games.comparing import compare_algorithms as compare_algorithms
 from fljax.games.comparing import compare_estimators as compare_estimators
+from fljax.games.mechanisms.designing import Baseline as Baseline
+from fljax.games.mechanisms.designing import Design as Design
+from fljax.games.mechanisms.designing import design as design
+from fljax.games.mechanisms.searching import Around as Around
+from fljax.games.mechanisms.searching import Interval as Interval
 from fljax.games.solutions import Blocking as Blocking
 from fljax.games.solutions import banzhaf as banzhaf
 from fljax.games.solutions import beta_shapley as beta_shapley

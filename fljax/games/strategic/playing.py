@@ -284,7 +284,7 @@ def payoffs(
     rounds: int,
     seeds: Seeds = (0,),
     deviations: Mapping[str, Strategy | Deviation] | None = None,
-    shape: Shape = "unilateral",
+    shape: Shape | Int[np.ndarray, "profile client"] = "unilateral",
     deviators: Sequence[int] | None = None,
     utility: Utility | UtilityFunction | None = None,
     outside: Outside = "standalone",
@@ -304,7 +304,7 @@ def payoffs(
     rounds: int,
     seeds: Seeds = (0,),
     deviations: Mapping[str, Strategy | Deviation] | None = None,
-    shape: Shape = "unilateral",
+    shape: Shape | Int[np.ndarray, "profile client"] = "unilateral",
     deviators: Sequence[int] | None = None,
     utility: Utility | UtilityFunction | None = None,
     outside: Outside = "standalone",
@@ -336,7 +336,8 @@ def payoffs(
         functions ``(message, knowledge) -> message`` at the top of a module, traced, whose result replaces the honest
         Ballot or Up of the client (``fljax.scenarios.Knowledge``). None: ``usual_deviations`` in what the algorithm
         reads. "join" takes none.
-      shape: which profiles are played.
+      shape: which profiles are played; or the place of each client's strategy in them, 0 being honest, with the profile
+        in which all are.
       deviators: ids of the clients that deviate, for "unilateral"; None: each in turn.
       utility: the payoff of a client: a ``Utility``, or a function ``(algorithm, state, scores) -> [N]`` at the top of
         a module, traced. None: the accuracy on its own test rows, or minus the loss for tasks without a score.
@@ -371,7 +372,8 @@ def payoffs(
     algorithm, clients = algorithm_of(chosen), federation.clients.id.shape[-1]
     asked: Utility | UtilityFunction = Utility() if utility is None else utility
     messages = checked_messages(chosen, federation, asked)
-    if shape == "join":
+    joining = isinstance(shape, str) and shape == "join"
+    if joining:
         tried: Mapping[str, Strategy | Deviation] = {}
         if deviations is not None:
             raise ValueError('expected no deviations for the shape "join", whose clients are honest')
@@ -379,7 +381,6 @@ def payoffs(
         tried = usual_deviations(messages) if deviations is None else deviations
         check_deviations(tried, messages, algorithm)
         rehearse_functions(tried, chosen, federation)
-    joining = shape == "join"
     if joining and (outside is None or outside is False):
         outside = "standalone"
     known = checked_outside(outside, clients, len(numbers), asked)
@@ -523,9 +524,14 @@ def kind_of(outside: Outside) -> str:
 
 
 def profiles(
-    shape: Shape, clients: int, strategies: int, deviators: Sequence[int] | None = None
+    shape: Shape | Int[np.ndarray, "profile client"],
+    clients: int,
+    strategies: int,
+    deviators: Sequence[int] | None = None,
 ) -> Int[np.ndarray, "profile client"]:
     """The strategy of each client in each profile of a shape, the honest one first; in "join", 1 stays away."""
+    if not isinstance(shape, str):
+        return shape
     if shape == "join":
         return members_of(clients).astype(int)
     if shape in ("unilateral", "pairs"):
@@ -549,7 +555,7 @@ def checked_messages(plan: Plan, federation: Federation, utility: Utility | Util
 
 
 def check_profiles(
-    shape: Shape,
+    shape: Shape | Int[np.ndarray, "profile client"],
     clients: int,
     strategies: int,
     deviators: Sequence[int] | None,
@@ -559,22 +565,33 @@ def check_profiles(
     mechanisms: int = 1,
 ) -> None:
     """Raises a ValueError for another shape or deviator, or too many runs, of which ``alone`` are outside options."""
-    if shape not in _SHAPES:
+    if not isinstance(shape, str):
+        fits = isinstance(shape, np.ndarray) and shape.dtype.kind in "iu" and shape.shape[1:] == (clients,)
+        if not fits or not len(shape) or not 0 <= shape.min() <= shape.max() < strategies or shape.any(axis=1).all():
+            raise ValueError(
+                f"expected profiles [P, {clients}] of places of strategies from 0 to {strategies - 1}, of which one is "
+                f"all zeros, got {describe(shape)}"
+            )
+    elif shape not in _SHAPES:
         raise ValueError(f"expected shape to be {', '.join(_SHAPES[:-1])} or {_SHAPES[-1]}, got {shape!r}")
     if deviators is not None:
-        if shape != "unilateral":
+        if not isinstance(shape, str) or shape != "unilateral":
             raise ValueError(f'expected deviators for the shape "unilateral" alone, got the shape {shape!r}')
         check_deviators(deviators, clients)
-    if shape == "join" and clients > LARGEST:
+    if isinstance(shape, str) and shape == "join" and clients > LARGEST:
         raise ValueError(f'expected at most {LARGEST} clients for the shape "join", got {clients}')
     deviating = clients if deviators is None else len(deviators)
-    count = {
-        "unilateral": 1 + deviating * (strategies - 1),
-        "pairs": 1 + math.comb(clients, 2) * (strategies - 1),
-        "join": 2**clients,
-        "symmetric": math.comb(clients + strategies - 1, clients),
-        "full": strategies**clients,
-    }[shape]
+    count = (
+        len(shape)
+        if not isinstance(shape, str)
+        else {
+            "unilateral": 1 + deviating * (strategies - 1),
+            "pairs": 1 + math.comb(clients, 2) * (strategies - 1),
+            "join": 2**clients,
+            "symmetric": math.comb(clients + strategies - 1, clients),
+            "full": strategies**clients,
+        }[shape]
+    )
     total = (mechanisms * count + alone) * seeds
     if total > most:
         told = f" of {mechanisms} mechanisms" if mechanisms > 1 else ""

@@ -1,0 +1,191 @@
+"""The search of one mechanism: its generations, and validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from fljax.engine import Plan
+from fljax.games.mechanisms.judging import Cells, Judged, Objective, judged, scores
+from fljax.games.mechanisms.playing import Game, Payoffs, Places
+from fljax.games.mechanisms.searching import SEARCHES, Points, Space
+
+_ACTIVE, _ALL_EVERY = 12, 4  # groups that are played, and after how many generations all are
+_STAGED = 6  # of so many random candidates, one is played with lies
+_KEPT, _FINALISTS = 6, 2  # candidates of each search that validation plays honestly, and with all lies
+
+
+class Found(NamedTuple):
+    """A candidate on some federations, as in ``Judged``; ``lie`` is what gains most, and who tells it."""
+
+    objective: float
+    regret: float
+    error: float
+    worse_off: float
+    lie: str
+
+
+class Candidate(NamedTuple):
+    """A point that a search took, how its own generation judged it, and validation."""
+
+    point: Float[np.ndarray, " number"]
+    searched: Found
+    validated: Found
+
+
+class Asked(NamedTuple):
+    """What is the same for a mechanism and its baselines, as for ``design``."""
+
+    objective: Objective
+    tolerance: tuple[float, ...]
+    worse_off: float
+    penalty: float
+    roles: bool
+    deviators: tuple[int, ...]
+    search: str
+    population: int | None
+    pool: int
+    resample: int
+    validation: int
+    fresh: int
+    seed: int
+
+    @property
+    def validated(self) -> Places:
+        """The federations by which a candidate is chosen."""
+        return np.arange(self.pool, self.pool + self.validation)
+
+    @property
+    def unseen(self) -> Places:
+        """The fresh ones."""
+        return np.arange(self.pool + self.validation, self.pool + self.validation + self.fresh)
+
+
+class Mechanism(NamedTuple):
+    """What is designed, or a baseline of it.
+
+    Attributes:
+      label: its name.
+      plan: None: a function.
+      game: how it is played.
+      space: what is searched; empty: nothing.
+      budget: runs for all tolerances.
+      asked: of all mechanisms.
+    """
+
+    label: str
+    plan: Plan | None
+    game: Game
+    space: Space
+    budget: int
+    asked: Asked
+
+    @property
+    def cells(self) -> Cells:
+        """All lies."""
+        return Cells.of(self.game, np.array(self.asked.deviators), self.asked.roles)
+
+    @property
+    def population(self) -> int:
+        """Candidates of a generation."""
+        usual = max(8, 4 + int(3 * np.log(max(len(self.space.bounds), 1))))
+        staged = _STAGED if self.asked.search == "random" else 1
+        return usual * staged if self.asked.population is None else self.asked.population
+
+    def judge(self, points: Points, lies: Cells, places: Places, name: str) -> Judged:
+        """Candidates, by the payoffs of this name."""
+        profiles = lies.profiles(self.game.clients)
+        payoffs = self.game.play(self.space.arguments(points), profiles, places, f"{self.label}/{name}")
+        return self.judged(payoffs, lies, places)
+
+    def judged(self, payoffs: Payoffs, lies: Cells, places: Places) -> Judged:
+        """Candidates, by payoffs on these federations."""
+        outside = None if self.game.outside is None else self.game.outside[places]
+        return judged(payoffs, lies, self.cells.groups, self.asked.objective, outside)
+
+    def found(self, judged: Judged, place: int) -> Found:
+        """One of several candidates."""
+        cells, group, lie = self.cells, int(judged.group[place]), ""
+        if group >= 0:
+            members = np.flatnonzero(cells.group == group)
+            lie = self.game.deviations[cells.strategy[members[0]] - 1]
+            lie += f" of client {cells.client[members[0]]}" if self.asked.roles else ""
+        numbers = {name: float(getattr(judged, name)[place]) for name in Found._fields[:-1]}
+        return Found(**numbers, lie=lie)
+
+
+def runs_of_search(mechanism: Mechanism) -> int:
+    """Runs of the search for one tolerance.
+
+    Raises:
+      ValueError: if the budget does not suffice for a generation of each tolerance, and for validation.
+    """
+    if not mechanism.space.over:
+        return 0
+    asked, lies = mechanism.asked, len(mechanism.cells.client)
+    judging = len(asked.tolerance) * asked.validation * (1 + _KEPT + _FINALISTS * (1 + lies))
+    least = judging + len(asked.tolerance) * asked.resample * (mechanism.population + 1) * (1 + lies)
+    if mechanism.budget < least:
+        raise ValueError(
+            f"expected a budget of at least {least:,} runs for {mechanism.label}, which is one generation for each of "
+            f"{len(asked.tolerance)} tolerances, and validation, got {mechanism.budget:,}"
+        )
+    return (mechanism.budget - judging) // len(asked.tolerance)
+
+
+def searched(mechanism: Mechanism, place: int) -> tuple[list[Candidate], int]:
+    """The candidates of the search for the tolerance at ``place``, and its runs."""
+    unknown = Found(np.nan, np.nan, np.nan, np.nan, "")
+    if not mechanism.space.over:
+        return [Candidate(np.zeros(0), unknown, unknown)] * (place == 0), 0
+    asked, cells, budget = mechanism.asked, mechanism.cells, runs_of_search(mechanism)
+    keys = np.random.SeedSequence((asked.seed, place)).generate_state(2)
+    generator, staged = np.random.default_rng(keys[0]), asked.search == "random"
+    search = SEARCHES[asked.search](mechanism.space, int(keys[1]), mechanism.population)
+    proposal, kept, spent, generation = next(search), list[Candidate](), 0, 0
+    groups = max(1, _ACTIVE // (1 if asked.roles else len(asked.deviators)))
+    gained = np.full(cells.groups, np.inf)  # by each lie in the generation that played it last
+    while True:
+        places, name = np.sort(generator.choice(asked.pool, asked.resample, replace=False)), f"{place}-{generation}"
+        active = cells.of_groups(np.argsort(-gained, kind="stable")[:groups]) if generation % _ALL_EVERY else cells
+        # The last generation keeps one, too: ``cost`` is at most that of each before.
+        ends = spent + 2 * asked.resample * (len(proposal.points) + 1) * (1 + len(cells.client)) > budget
+        best = proposal.best if ends or spent >= len(kept) * budget / _KEPT else None
+        points = proposal.points if best is None else np.concatenate([proposal.points, best[None]])
+        tried, cost = np.arange(len(points)), 0
+        if staged:
+            cost = asked.resample * len(points)
+            first = mechanism.judge(points, cells.of_groups(tried[:0]), places, f"{name}-honest").objective
+            tried = np.argsort(-first[: len(proposal.points)], kind="stable")[: -(-len(proposal.points) // _STAGED)]
+            tried = np.concatenate([np.sort(tried), np.arange(len(proposal.points), len(points))])
+        cost += asked.resample * len(tried) * (1 + len(active.client))
+        if spent + cost > budget:
+            return kept, spent
+        found = mechanism.judge(points[tried], active, places, name)
+        values = np.full(len(points), -np.inf)
+        values[tried] = scores(found, asked.tolerance[place], asked.worse_off, asked.penalty)
+        lies = np.isfinite(found.gains[0])
+        gained[lies] = found.gains[:, lies].mean(axis=0)
+        if best is not None:
+            kept.append(Candidate(points[-1], mechanism.found(found, -1), unknown))
+        proposal, spent, generation = search.send(values[: len(proposal.points)]), spent + cost, generation + 1
+
+
+def validated(mechanism: Mechanism, kept: Sequence[Candidate]) -> tuple[list[Candidate], int]:
+    """The best of the candidates for each tolerance by federations that no search had, and the runs of this."""
+    asked, cells = mechanism.asked, mechanism.cells
+    points, finalists = np.stack([entry.point for entry in kept]), list[int]()
+    honest = mechanism.judge(points, cells.of_groups(np.arange(0)), asked.validated, "validation-honest")
+    regret = np.nan_to_num([entry.searched.regret for entry in kept])
+    for tolerance in asked.tolerance:
+        values = scores(honest._replace(regret=regret), tolerance, asked.worse_off, asked.penalty)
+        finalists += np.argsort(-values, kind="stable")[:_FINALISTS].tolist()
+    finalists = sorted(set(finalists))
+    found, best = mechanism.judge(points[finalists], cells, asked.validated, "validation"), list[Candidate]()
+    for tolerance in asked.tolerance:
+        place = int(scores(found, tolerance, asked.worse_off, asked.penalty).argmax())
+        best.append(kept[finalists[place]]._replace(validated=mechanism.found(found, place)))
+    return best, asked.validation * (len(kept) + len(finalists) * (1 + len(cells.client)))

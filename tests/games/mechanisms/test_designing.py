@@ -1,0 +1,165 @@
+"""``design``: games with known answers, candidates on federations that they never saw, and searches that go on."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fljax import Plan, data, games
+from fljax.games import Around, Baseline, Design, Interval, design
+from fljax.games.mechanisms.designing import DESIGNED
+from fljax.scenarios import Strategy
+from tests.games.mechanisms import known
+
+DOUBLE = {"double": Strategy(own=2.0)}
+ONE: dict[str, Any] = {"pool": 1, "resample": 1, "validation": 1, "fresh": 5}
+RATE = {"server_lr": Interval(0.0, 2.5)}
+
+
+def rates(**options: Any) -> Design:
+    """A: the rate of FedAvg with the targets 0 and 1."""
+    same: dict[str, Any] = {
+        "rounds": 1,
+        "deviations": DOUBLE,
+        "worse_off": 1.0,
+        "candidates": 0,
+        "over": RATE,
+        "budget": 2_000,
+    }
+    return design(known.UNIFORM, lambda seed: known.of_targets([0.0, 1.0]), **{**ONE, **same, **options})
+
+
+def auctions(**options: Any) -> Design:
+    """C: the auction of two bidders, for its revenue."""
+    over = {"a": Interval(0.0, 1.0), "r": Interval(0.0, 1.0)}
+    same: dict[str, Any] = {
+        "clients": 3,
+        "deviators": [0, 1],
+        "outside": None,
+        "penalty": 1_000.0,
+        "tolerance": [0.0],
+        "budget": 4_000,
+    }
+    lies = [f"times {factor:g}" for factor in known.FACTORS[1:]]
+    return design(known.auction, over=over, deviations=lies, objective=revenue, **{**ONE, **same, **options})
+
+
+def revenue(payoffs: Any) -> Any:
+    return payoffs[:, 2].mean()
+
+
+@pytest.mark.thorough
+def test_the_front_of_a_rate_in_closed_form() -> None:
+    tolerances = [0.0, 0.05, 0.15, 0.25]
+    found = rates(tolerance=tolerances, budget=8_000)
+    assert found.runs <= 8_000
+    for tolerance, chosen in zip(tolerances, found.chosen[DESIGNED], strict=True):
+        best = known.best_rate(tolerance)
+        assert float(chosen.arguments["server_lr"]) == pytest.approx(best, abs=1e-3)
+        assert chosen.fresh.objective == pytest.approx(-((best / 2) ** 2 + (1 - best / 2) ** 2) / 2, abs=1e-3)
+        assert chosen.fresh.regret == pytest.approx(tolerance, abs=1e-3)
+        assert chosen.fresh.objective == pytest.approx(float(chosen.objective.mean()))
+    # A lie that the search did not know gains 1/9 where it has no regret.
+    plan, federation = found.plan(0.0), known.of_targets([0.0, 1.0])
+    unseen = {"half more": Strategy(own=1.5)}
+    certificate = games.certify(plan, federation, rounds=1, tolerance=0.05, deviations=unseen, candidates=0)
+    assert certificate.verdict == "VIOLATED"
+    assert certificate.bounds.mean.max() == pytest.approx(1 / 9, abs=1e-3)
+
+
+@pytest.mark.thorough
+def test_the_mean_without_a_bound_of_regret_and_nearly_the_median_with_one() -> None:
+    lies = {f"times {factor}": Strategy(own=float(factor)) for factor in (2, 5, 15, 40)}
+    sizes: dict[str, Any] = {"pool": 200, "resample": 60, "validation": 200, "fresh": 100, "budget": 90_000}
+    options: dict[str, Any] = {"rounds": 1, "worse_off": 1.0, "roles": False, "outside": None, "candidates": 0}
+    options |= {"over": {"b": Interval(0.0, 1 / 3)}, "tolerance": [0.005, 1.0], "deviations": lies}
+    found = design(Plan(known.ordered, known.SAME), known.of_normal_targets, **options, **sizes)
+    truthful, free = (float(chosen.arguments["b"]) for chosen in found.chosen[DESIGNED])
+    assert truthful <= 0.02
+    assert free >= 0.30
+
+
+@pytest.mark.parametrize("search", ["cma", "random"])
+def test_the_best_auction_has_the_second_price_and_a_reserve_of_a_half(search: Any) -> None:
+    found = auctions(search=search)
+    (chosen,) = found.chosen[DESIGNED]
+    assert found.runs <= 4_000
+    if search == "cma":
+        assert chosen.arguments["a"] <= 0.01
+        assert chosen.arguments["r"] == pytest.approx(0.5, abs=0.05)
+        assert chosen.fresh.objective == pytest.approx(5 / 12, abs=0.005)
+    assert chosen.fresh.objective > 1 / 3
+    assert auctions(search=search).chosen[DESIGNED][0].arguments == chosen.arguments
+    assert found.chosen[DESIGNED][0].certificate is None
+
+
+def test_a_search_that_is_killed_three_times_ends_with_the_same_bits(tmp_path: pathlib.Path) -> None:
+    whole, left = rates(tolerance=[0.05], budget=400), [2, 7, 5]
+
+    def killed(_: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            left.pop(0)
+            raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            rates(tolerance=[0.05], budget=400, checkpoint=tmp_path, on_block=killed)
+    again = rates(tolerance=[0.05], budget=400, checkpoint=tmp_path)
+    (before,), (after,) = whole.chosen[DESIGNED], again.chosen[DESIGNED]
+    assert before.arguments == after.arguments
+    np.testing.assert_equal(before[2:6], after[2:6])  # NaN are standard errors of one federation
+    with pytest.raises(ValueError, match="expected the run of the checkpoints in"):
+        rates(tolerance=[0.05], budget=400, checkpoint=tmp_path, seed=1)
+
+
+def test_baselines_are_tuned_and_paired_by_federation() -> None:
+    fixed, tuned = Baseline(known.UNIFORM), Baseline(known.UNIFORM, RATE, budget=400)
+    found = rates(tolerance=[0.05], budget=400, baselines={"fixed": fixed, "tuned": tuned})
+    (chosen,), (same,) = found.chosen[DESIGNED], found.chosen["tuned"]
+    assert chosen.arguments == same.arguments
+    assert found.price(0.05, "tuned").mean == 0
+    # With the rate 1 both clients have -1/4.
+    assert found.chosen["fixed"][0].fresh.objective == pytest.approx(-0.25)
+    assert found.price(0.05, "fixed").mean == pytest.approx(chosen.fresh.objective + 0.25)
+    assert "fixed at 0.05: objective -0.25, regret 0.25 by double" in repr(found)
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"over": {}}, "expected at least one argument to search, got none"),
+        ({"over": {"rate": Interval(0, 1)}}, "rate"),
+        ({"over": {"server_lr": Interval(2, 1)}}, "expected an interval from a lower to a higher end for server_lr"),
+        ({"over": {"server_lr": Interval(0, 1, log=True)}}, "expected a positive lower end for server_lr"),
+        ({"over": {"server_lr": Interval(-1, 1)}}, "server_lr"),
+        ({"over": {"server_lr": Around([0.0], -1.0)}}, "expected a positive scale"),
+        ({"over": {"server_lr": 1.0}}, "expected an Interval or an Around for server_lr, got 1.0"),
+        ({"fresh": 4}, "expected fresh to be a whole number of at least 5, got 4"),
+        ({"resample": 2}, "expected at most the 1 federations of pool for resample, got 2"),
+        ({"budget": 10}, "expected a budget of at least 40 runs for designed"),
+        ({"tolerance": [0.1, 0.1]}, "expected different tolerances of at least 0"),
+        ({"objective": "total"}, "objective"),
+        ({"objective": "nash", "outside": None}, "expected payoffs outside for the objective 'nash'"),
+        ({"search": "grid"}, "search"),
+        ({"worse_off": 2.0}, "expected worse_off to be a share of clients, got 2.0"),
+        ({"penalty": -1.0}, "expected penalty to be a number of at least 0, got -1.0"),
+        ({"deviators": [3]}, "expected deviators to be ids of the clients 0 to 1, got 3"),
+    ],
+)
+def test_refusals_before_anything_runs(options: dict[str, Any], words: str) -> None:
+    def never(_: Any) -> None:
+        raise AssertionError("something ran")
+
+    with pytest.raises(ValueError, match=words):
+        rates(**{"tolerance": [0.05], "outside": [0.0, 0.0], "on_block": never, **options})
+
+
+def test_a_stack_has_all_federations() -> None:
+    stacked = data.stack([known.of_targets([0.0, 1.0])] * 3)
+    with pytest.raises(ValueError, match=r"a stack of 7 federations \(pool, validation and fresh\), got 3 of them"):
+        design(known.UNIFORM, stacked, over=RATE, deviations=DOUBLE, outside=None, **ONE)
