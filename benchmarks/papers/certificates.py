@@ -2,10 +2,11 @@
 
 The configs ``certificates/fmnist_dirichlet`` and ``certificates/fmnist_groups`` have eleven mechanisms, 10 clients of
 12,000 rows of Fashion-MNIST, and 20 seeds. ``fmnist_groups_robust`` has the mean and six robust rules in place of it,
-``fmnist_groups_riders`` free riders under these where training costs something. ``--part estimate`` says how many runs and client-steps that is, and how
-long it takes at a rate of plain runs (``--rate``); it runs nothing. ``--part runs`` runs both configs, or what is
-missing of them, in the folder of ``--runs``. ``--part commit`` writes what is finished into ``results/certificates``:
-``NAME.json``, from which the documentation makes its page, and ``NAME.csv`` with the gain of every cell and seed.
+``fmnist_groups_riders`` free riders under these where training costs something. ``--part estimate`` says how many runs
+and client-steps that is, and how long it takes at a rate of plain runs (``--rate``); it runs nothing. ``--part runs``
+runs the configs, or what is missing of them, in the folder of ``--runs``. ``--part commit`` writes what is finished
+into ``results/certificates``: ``NAME.json``, from which the documentation makes its page, and ``NAME.csv`` with the
+gain of every cell and seed.
 """
 
 from __future__ import annotations
