@@ -54,6 +54,15 @@ def table() -> games.PayoffTable:
     return games.payoffs(PLAN, estimation(), rounds=ROUNDS, deviations=LIES, shape="full", seeds=[3])
 
 
+def test_profiles_of_ones_own_are_rows_of_the_full_table(table: games.PayoffTable) -> None:
+    rows = np.array([17, 0, 42])
+    found = games.payoffs(
+        PLAN, estimation(), rounds=ROUNDS, deviations=LIES, shape=table.choices[rows], seeds=[3], outside=None
+    )
+    assert found.honest == 1
+    assert np.array_equal(found.payoffs, table.payoffs[:, rows])
+
+
 def test_payoffs_are_those_of_the_fixed_point(table: games.PayoffTable) -> None:
     """Of every profile in which somebody sends an update; else the model stays the initial one, 0."""
     assert table.strategies == ("honest", *LIES)
@@ -193,6 +202,13 @@ def test_all_default_deviations_are_runs_of_one_program(tmp_path: pathlib.Path) 
             "expected at most 10 runs, got 22 for 10 profiles and 1 of clients alone with 2 seeds; max_runs allows",
         ),
         ({"utility": games.Utility(price=1.0)}, "whose server keeps tokens for a price of tokens"),
+        (
+            {"shape": np.array([[1, 0, 0]])},
+            r"profiles \[P, 3\] of places of strategies from 0 to 3, of which one is all",
+        ),
+        ({"shape": np.array([[0, 0, 0], [4, 0, 0]])}, "of places of strategies from 0 to 3"),
+        ({"shape": np.zeros((1, 2), int)}, r"expected profiles \[P, 3\] of places"),
+        ({"shape": np.zeros((1, 3), int), "deviators": [0]}, 'expected deviators for the shape "unilateral" alone'),
         ({"over": Over()}, r"fljax\.Over of arguments alone, a row for each mechanism, got Over\(\)"),
         ({"over": Over({"server_lr": RATES}, np.ones((3, 3), bool))}, "fljax.Over of arguments alone"),
         ({"over": Over({"server_lr": -RATES})}, r"expected server_lr to be one finite number of at least 0, got -2\.0"),
