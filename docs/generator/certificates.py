@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,8 @@ page](../howto/certificates.md) says how to read a certificate, and how to make 
 - Each side of the bounds holds for all clients that deviate and all deviations of a mechanism at once; gains are often
   skewed, so the bounds of a single gain hold less often. A tolerance below the lower bound of the largest gain is
   violated. A tolerance above the upper bound is not violated by any tried deviation. Between both, more seeds are
-  needed. "Certified from" is the least tolerance that is above all of these bounds and that of the attack.
+  needed. "Certified from" is the least tolerance that is above all of these bounds and that of the
+  attack; there is none where some gain is the same with all seeds.
 - We tried only the deviations below, and searched for an attack: a client may gain more by another deviation.
 - This page is generated from `benchmarks/results/certificates`, which `benchmarks/run.py certificates` writes.
 """
@@ -199,6 +201,7 @@ def _heading(setting: Mapping[str, Any], mechanisms: Mapping[str, Mapping[str, A
     command = f"fljax certify {name} --tolerance {setting['tolerance']:g}" + ("" if every else f" --deviators {ids}")
     command += f' --deviations "{",".join(tried)}"' if (tried := setting.get("tried")) else ""
     command += f" --cost {cost:g}" if (cost := setting.get("cost")) else ""
+    command += "" if any(label == CONTROL for label in mechanisms) else " --no-control"
     command += "" if candidates == Question().candidates else f" --candidates {candidates}"
     return (
         f"## `{name}`\n\n{setting['clients']} clients, {who}, {setting['seeds']} seeds, "
@@ -238,7 +241,7 @@ def _mechanism(entry: Mapping[str, Any]) -> tuple[str, ...]:
         "–" if share is None else f"{share['share']:.0%} ({share['low']:.0%} to {share['high']:.0%})",
         f"{entry['payoff']:.3f} " + ("(–)" if entry["alone"] is None else f"({entry['alone']:.3f})"),
         f"{entry['verdict']}{seeds}",
-        f"{max(epsilon['high'], -1.0 if attack is None else attack['high']):.4f}",
+        certified_from(entry),
         f"{epsilon['low']:+.4f} to {epsilon['high']:+.4f}",
         f"{worst['deviation']}, client {worst['client']}: {worst['gain']:+.4f}",
         f"{confirmed['deviation']}: {_interval(confirmed)}",
@@ -246,6 +249,14 @@ def _mechanism(entry: Mapping[str, Any]) -> tuple[str, ...]:
         f"{passed} of {len(controls)}" if controls else "–",
         "–" if seconds is None else f"{seconds / 60:.0f}",
     )
+
+
+def certified_from(entry: Mapping[str, Any]) -> str:
+    """The least tolerance at which the verdict would be CERTIFIED; a dash where a gain is the same with all seeds."""
+    if any("NO EFFECT SEEN" in row["verdicts"] for row in entry["deviations"]):
+        return "–"
+    bounds = [entry["epsilon"]["high"], *([] if entry["attack"] is None else [entry["attack"]["high"]])]
+    return f"{math.ceil(1e4 * max(bounds)) / 1e4:.4f}"
 
 
 def _interval(entry: Mapping[str, Any]) -> str:

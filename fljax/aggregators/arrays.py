@@ -65,7 +65,7 @@ def presence(present: Any, count: int) -> Bool[Array, " S"]:
 def read_rows(updates: PyTree, present: Any) -> tuple[Float[Array, "S d"], Bool[Array, " S"], Int[Array, ""]]:
     """All leaves as one matrix, with zeros for rows that do not count; which rows count; how many."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(updates)]
-    size = ([len(leaf) for leaf in leaves if leaf.ndim] or [0 if present is None else len(present)])[0]
+    size = ([len(leaf) for leaf in leaves if leaf.ndim] or [0 if present is None else np.size(present)])[0]
     counted = presence(present, size)
     for leaf in leaves:
         if leaf.shape[:1] != (size,) or not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -108,7 +108,7 @@ def known(value: Any) -> np.ndarray | None:
 def check_positive(name: str, value: Any) -> None:
     """Raises a ValueError unless all numbers of ``value`` that are known are finite and above 0."""
     found = known(value)
-    if found is not None and not np.all((found > 0) & np.isfinite(found)):
+    if found is not None and not (found.dtype.kind in "biuf" and np.all((found > 0) & np.isfinite(found))):
         raise ValueError(f"expected {name} to be a finite number above 0, got {value}")
 
 

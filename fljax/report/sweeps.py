@@ -16,7 +16,8 @@ from fljax.metrics import over_seeds
 from fljax.report.style import INK, Style, bare, fitted, head, panel, printable, styles, write_percents
 from fljax.report.tables import is_share, title
 from fljax.results.events import at_end
-from fljax.results.sweeps import Best, axes_of, best, number, places_of, problem_axes
+from fljax.results.records import is_lower
+from fljax.results.sweeps import Best, axes_of, best, in_words, number, places_of, problem_axes
 
 
 def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
@@ -171,15 +172,19 @@ def _maps(
 def _map_of_text(
     metrics: xr.Dataset, name: str, tables: dict[str, np.ndarray], chosen: Mapping[str, Sequence[Best]]
 ) -> Figure:
-    """Draws one heat map, whose rows are algorithms, with a frame at the best one for each text."""
-    mean = np.stack([over_seeds(values, axis=-1).mean for values in tables.values()])
-    gone = np.stack([_diverged(metrics, label, [name], chosen[label]) for label in tables])
-    columns = [fitted(printable(number(value), 400), 1.1, 10) for value in metrics[name].values.tolist()]
-    best_cells = [
-        (int(np.nanargmax(of_text)), place) for place, of_text in enumerate(mean.T) if np.isfinite(of_text).any()
-    ]
+    """Draws one heat map, whose rows are all algorithms, with a frame at the best one for each text."""
+    labels = list(map(str, metrics["algorithm"].values))
+    empty = np.full(metrics.sizes[name], np.nan)
+    mean = np.stack([over_seeds(tables[label], axis=-1).mean if label in tables else empty for label in labels])
+    gone = np.stack([_diverged(metrics, label, [name], chosen.get(label, ())) for label in labels])
+    columns = [fitted(printable(in_words(value), 400), 1.1, 10) for value in metrics[name].values.tolist()]
+    score = -mean if is_lower(metrics[str(metrics.attrs["metric"])]) else mean
+    score = np.where(
+        np.isfinite(score), score - 1e6 * gone, -np.inf
+    )  # where a seed diverged, only if there is no other
+    best_cells = [(int(score[:, place].argmax()), place) for place in np.flatnonzero(np.isfinite(score).any(axis=0))]
     found = _Map("", mean, gone, best_cells)
-    rows = [fitted(printable(label, 400), 2.6, 10) for label in tables]
+    rows = [fitted(printable(label, 400), 2.6, 10) for label in labels]
     return _drawn_maps([found], rows, columns, str(metrics.attrs["metric"]), ("", name), 3.0)
 
 
@@ -195,8 +200,8 @@ def _drawn_maps(
     heads = [fitted(printable(each.heading, 400), 0.85 * width, 11, bold=True) for each in maps]
     height += 0.2 * max((head.count("\n") for head in heads), default=0)
     figure = Figure(figsize=(width * across + 1, height * down + 0.8), layout="constrained")
-    finite = np.concatenate([each.mean[np.isfinite(each.mean)] for each in maps] or [np.zeros(1)])
-    low, high = float(finite.min()), float(finite.max())
+    finite = [float(value) for each in maps for value in each.mean[np.isfinite(each.mean)]]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     image: Any = None
     panels, marked, framed = [], False, any(each.best for each in maps)
     for place, (heading, (_, mean, gone, best_cells)) in enumerate(zip(heads, maps, strict=True)):

@@ -156,18 +156,27 @@ def places_of(metrics: xr.Dataset, cell: Mapping[str, Any]) -> dict[str, int]:
 
 
 def number(value: Any) -> str:
-    """A value of an axis as text; ``any`` for None. Tables of a config have their texts before numbers by name."""
+    """A value of an axis as text; ``any`` for None."""
     if value is None:
         return "any"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def in_words(value: Any) -> str:
+    """A value of an axis as a label of a picture: tables of a config have their texts before their numbers by name."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
-        value = json.loads(value)
+        try:
+            value = json.loads(value)
+        except ValueError:  # a text that begins so
+            return value
     if isinstance(value, list):
-        return " + ".join(map(number, value)) or "none"
+        tables = all(isinstance(entry, dict) for entry in value)
+        return (" + " if tables else ", ").join(map(in_words, value)) or "none"
     if isinstance(value, dict):
         texts = " ".join(entry.replace("_", " ") for entry in value.values() if isinstance(entry, str))
-        rest = [f"{name} {number(entry)}" for name, entry in value.items() if not isinstance(entry, str)]
-        return ", ".join(filter(None, [texts, *rest]))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        rest = [f"{name} {in_words(entry)}" for name, entry in value.items() if not isinstance(entry, str)]
+        return ", ".join(filter(None, [texts, *rest])) or "none"
+    return number(value)
 
 
 def label_of(algorithm: str, values: Mapping[str, Any]) -> str:

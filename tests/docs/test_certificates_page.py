@@ -77,7 +77,7 @@ def test_the_page() -> None:
     why = Explanation(("a",), "lie", "Since it is weighed more.")
     text = generator.page({"x": DOCUMENT}, [claim], [why])
     assert "3 clients, of which 0,2 deviate in turn, 20 seeds" in text
-    command = "fljax certify certificates/x --tolerance 0.02 --deviators 0,2 --candidates 20"
+    command = "fljax certify certificates/x --tolerance 0.02 --deviators 0,2 --no-control --candidates 20"
     assert f"`{command}` does it again. All runs took 30 minutes by the clock." in text
     assert "Since it is weighed more." in text
     assert "**`b`, rest** (`certificates/x`): a client gains +0.0000 (-0.1000 to +0.1000) in the mean" in text
@@ -93,9 +93,13 @@ def test_the_page() -> None:
     assert "| INCFL | Clients are better off. | Abstract | `a` | **holds** |" in text
     beside = {"mean": -0.01, "low": -0.02, "high": 0.0}
     mechanisms = {label: {**entry, "beside_first": beside} for label, entry in DOCUMENT["mechanisms"].items()}
+    unseen = {**mechanisms["b"], "deviations": [{**DOCUMENT["mechanisms"]["b"]["deviations"][0]}]}
+    unseen["deviations"][0]["verdicts"] = {"NO EFFECT SEEN": 3}
+    mechanisms |= {"b": unseen}
     asked = {**DOCUMENT["setting"], "cost": 0.05, "tried": ["lie", "rest"]}
     text = generator.page({"x": {"setting": asked, "mechanisms": mechanisms}}, [])
-    assert '--tolerance 0.02 --deviators 0,2 --deviations "lie,rest" --cost 0.05 --candidates 20`' in text
+    assert '--tolerance 0.02 --deviators 0,2 --deviations "lie,rest" --cost 0.05 --no-control --candidates 20`' in text
+    assert "INCONCLUSIVE (1,200 seeds would decide) | – | -0.0100 to +0.0500 |" in text
     assert "| CPU-minutes | payoff beyond `a` |" in text
     assert "| 10 | -0.0100 (-0.0200 to +0.0000) |" in text
     assert text.index("less than alone") < text.index("mechanism by deviation")

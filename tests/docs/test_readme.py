@@ -51,9 +51,8 @@ def test_what_the_certificates_say() -> None:
     ):
         assert words in readme
     pays, verdicts = set[tuple[str, str]](), list[str]()
-    documents = sorted((ROOT / "benchmarks/results/certificates").glob("*.json"))
-    assert len(documents) == 2
-    for path in documents:
+    for name in ("fmnist_dirichlet", "fmnist_groups"):
+        path = ROOT / f"benchmarks/results/certificates/{name}.json"
         mechanisms = json.loads(path.read_text(encoding="utf-8"))["mechanisms"]
         gains = {
             label: {row["deviation"]: row["expected"] for row in entry["deviations"]}

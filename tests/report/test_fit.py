@@ -170,7 +170,8 @@ def test_cells_of_a_sweep_that_diverged_are_marked(axes: dict[str, list[Any]]) -
 
 
 def test_a_sweep_over_texts_is_one_map_of_algorithms_by_texts() -> None:
-    metrics = grid(("fedavg", "incfl", "afl"), scenarios=ATTACKS)
+    metrics = grid(("fedavg", "incfl", "afl", "rank"), scenarios=ATTACKS)
+    metrics["average_accuracy"].loc[{"algorithm": "rank"}] = np.nan
     metrics["average_accuracy"].loc[{"algorithm": "afl", "scenarios": "size"}] = 2.0
     metrics["average_accuracy"].loc[{"algorithm": "fedavg", "scenarios": "[]"}] = np.nan
     axes = sweeps.sweep_picture(metrics).axes[0]
@@ -179,13 +180,26 @@ def test_a_sweep_over_texts_is_one_map_of_algorithms_by_texts() -> None:
         "colluding sign flip, scale 4",
         "size",
     ]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["fedavg", "incfl", "afl"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["fedavg", "incfl", "afl", "rank"]
     shown = {text.get_position(): text.get_text() for text in axes.texts}
     assert len(shown) == 8
     assert shown[2, 2] == "200.0"
     frames = {(round(patch.get_x() + 0.47), round(patch.get_y() + 0.47)) for patch in axes.patches}
     mean = metrics["average_accuracy"].isel(evaluated_round=0).mean("seed")
     assert frames == {(place, int(np.nanargmax(mean.values[:, place]))) for place in range(3)}
+
+
+def test_the_frame_of_a_map_of_texts_is_at_the_least_loss_without_a_diverged_seed() -> None:
+    metrics = grid(("fedavg", "incfl", "afl"), scenarios=["[not json", "size"]).rename(average_accuracy="average_loss")
+    metrics.attrs["metric"] = "average_loss"
+    metrics["average_loss"][:] = np.array([0.2, 0.3, 0.1]).reshape(3, 1, 1, 1)
+    metrics["diverged"].loc[{"algorithm": "afl", "scenarios": "size"}] = 1
+    axes = sweeps.sweep_picture(metrics).axes[0]
+    frames = {(round(patch.get_x() + 0.47), round(patch.get_y() + 0.47)) for patch in axes.patches}
+    assert frames == {(0, 2), (1, 0)}
+    assert axes.get_xticklabels()[0].get_text() == "[not json"
+    metrics["average_loss"][:] = np.nan
+    assert clipped(sweeps.sweep_picture(metrics)) == []
 
 
 @pytest.mark.thorough

@@ -11,7 +11,7 @@ import pytest
 
 from fljax.algorithms import incfl, standalone
 from fljax.engine.rounds.states import by_id, initial_state
-from fljax.scenarios import byzantine, median_clipped
+from fljax.scenarios import availability, byzantine, median_clipped
 from tests.aggregators.test_clipping import oracle
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, everybody, flat, run, sent, taking_part, uniform
 
@@ -31,6 +31,17 @@ def test_one_round_is_the_oracles(times, federation):
     states, records = run(median_clipped(attacked, times=times), federation, 1)
     np.testing.assert_allclose(flat(states[-1].server.model), expected, rtol=1e-4, atol=1e-6)
     assert taking_part(records[0]) == set(range(POPULATION))
+
+
+def test_clients_that_are_absent_do_not_count(federation):
+    """A cohort of three: the median is over those who came, and not over the empty rows."""
+    trace = np.array([[1, 0, 1, 1, 0]])
+    _, up = sent(uniform(), federation)
+    before = flat(initial_state(uniform(), by_id(federation), jnp.uint32(0)).server.model)
+    present = trace[0].astype(bool)
+    expected = before + oracle(flat(up.update, 1), present)[present].mean(axis=0)
+    states, _ = run(availability(median_clipped(uniform(), times=1.0), trace=trace), federation, 1)
+    np.testing.assert_allclose(flat(states[-1].server.model), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_long_factor_and_no_update_change_nothing(federation):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,16 +15,17 @@ from fljax.core.names import unknown
 from fljax.core.values import as_number, check_arguments, is_whole, parameters_of, takes_anything
 from fljax.data import choose, stack
 from fljax.engine import Plan
-from fljax.games.mechanisms.judging import Objective, check_objective, objective_of
-from fljax.games.mechanisms.playing import Game, Rule, of_plan, of_rule
+from fljax.games.mechanisms.judging import Objective, check_objective, objectives_of
+from fljax.games.mechanisms.playing import ROWS, Game, Rule, of_plan, of_rule
 from fljax.games.mechanisms.searching import SEARCHES, Around, Interval, Space, check_space
 from fljax.games.mechanisms.steps import Asked, Candidate, Found, Mechanism, runs_of_search, searched, validated
-from fljax.games.strategic.certificates import LEAST_SEEDS, certify
+from fljax.games.strategic.certificates import LEAST_SEEDS, certify, judged
 from fljax.games.strategic.gains import Certificate
-from fljax.games.strategic.playing import Outside, check_deviators
+from fljax.games.strategic.playing import Outside, check_deviators, check_shared, checked_outside, outside_options
 from fljax.games.strategic.utilities import Utility, UtilityFunction
 from fljax.protocol import Federation
 from fljax.scenarios import Deviation, Strategy
+from fljax.training import Local
 
 DESIGNED = "designed"  # the label of the mechanism beside its baselines
 
@@ -34,12 +36,12 @@ class Baseline(NamedTuple):
     Attributes:
       plan: of the mechanism.
       over: what is tuned, as for ``design``; empty: nothing.
-      budget: runs of its search, for all tolerances.
+      budget: runs of its search, for all tolerances; None: as many as ``design`` has.
     """
 
     plan: Plan
     over: Mapping[str, Interval | Around] = {}
-    budget: int = 2_000
+    budget: int | None = None
 
 
 class Chosen(NamedTuple):
@@ -81,19 +83,30 @@ class Design(NamedTuple):
         """The plan of the candidate for a tolerance.
 
         Raises:
-          ValueError: for a tolerance that was not asked, or a function.
+          ValueError: for another label or tolerance than those that were asked, or a function.
         """
-        plan = self.plans[label]
-        for chosen in self.chosen[label]:
-            if chosen.tolerance == tolerance and plan is not None:
-                return plan._replace(arguments={**plan.arguments, **chosen.arguments})
-        known = ", ".join(f"{chosen.tolerance:g}" for chosen in self.chosen[label])
-        raise ValueError(f"expected a plan and one of its tolerances {known}, got {tolerance}")
+        chosen, plan = self._chosen(tolerance, label), self.plans[label]
+        if plan is None:
+            raise ValueError("expected a plan as mechanism, got a function, whose numbers are in chosen")
+        return plan._replace(arguments={**plan.arguments, **chosen.arguments})
 
     def price(self, tolerance: float, baseline: str) -> ErrorBars:
-        """The fresh objective beyond that of a baseline, paired by federation, with its 95 % interval."""
-        place = [chosen.tolerance for chosen in self.chosen[DESIGNED]].index(tolerance)
-        return error_bars(self.chosen[DESIGNED][place].objective - self.chosen[baseline][place].objective)
+        """The fresh objective beyond that of a baseline, paired by federation, with its 95 % interval.
+
+        Raises:
+          ValueError: for another label or tolerance than those that were asked.
+        """
+        own, other = (self._chosen(tolerance, label) for label in (DESIGNED, baseline))
+        return error_bars(own.objective - other.objective)
+
+    def _chosen(self, tolerance: float, label: str) -> Chosen:
+        if label not in self.chosen:
+            raise ValueError(unknown("mechanism", label, self.chosen))
+        by_tolerance = {chosen.tolerance: chosen for chosen in self.chosen[label]}
+        if tolerance not in by_tolerance:
+            known = ", ".join(f"{each:g}" for each in by_tolerance)
+            raise ValueError(f"expected one of the tolerances {known}, got {tolerance!r}")
+        return by_tolerance[tolerance]
 
     def __repr__(self) -> str:
         """A line for each tolerance and mechanism."""
@@ -115,7 +128,7 @@ def design(
     federations: Callable[[int], Federation] | Federation | None = None,
     *,
     over: Mapping[str, Interval | Around],
-    rounds: int = 1,
+    rounds: int | None = None,
     clients: int | None = None,
     objective: Objective = "mean",
     tolerance: Sequence[float] = (0.01, 0.03, 0.06),
@@ -126,8 +139,9 @@ def design(
     roles: bool = True,
     utility: Utility | UtilityFunction | None = None,
     outside: Outside = "standalone",
+    standalone: Local | None = None,
     search: Literal["cma", "random"] = "cma",
-    budget: int = 20_000,
+    budget: int = 50_000,
     population: int | None = None,
     pool: int = 40,
     resample: int = 5,
@@ -154,89 +168,104 @@ def design(
       federations: a function ``seed -> Federation``, for the seeds from 0, or a stack (``fljax.data.stack``). A
         function as mechanism has none.
       over: what is searched, by the name of the argument.
-      rounds: of a run.
+      rounds: of a run; a function as mechanism has none.
       clients: N, for a function as mechanism.
-      objective: "mean" of honest payoffs, "participation", "worst_decile", "nash", or a function of the honest payoffs
-        ``[place, N]``, as ``fljax.games.mechanisms.judging.objective_of`` says.
+      objective: "mean" of honest payoffs, "participation", "worst_decile" or "nash", as
+        ``fljax.games.mechanisms.judging.objectives_of`` says, or a function of the honest payoffs ``[N]`` on one
+        federation. It is averaged over federations.
       tolerance: what lies may gain, each with a search of its own.
       worse_off: the share of clients that may have less than outside.
       penalty: of a unit of regret. A tolerance holds if it is above what a unit of regret adds to the objective.
       deviations: as for ``fljax.games.payoffs``; names for a function as mechanism.
       deviators: as for ``fljax.games.payoffs``.
-      roles: whether a client is the same one in all federations; else gains are means over clients.
+      roles: whether a client is the same one in all federations; else regrets are of gains that are means over
+        clients. Certificates bound the gains of each client in both cases.
       utility: as for ``fljax.games.payoffs``.
-      outside: as for ``fljax.games.payoffs``, for all federations; a function as mechanism has numbers or none.
+      outside: as for ``fljax.games.payoffs``, for all federations, but not "mechanism". A function as mechanism has
+        numbers, or else none.
+      standalone: as for ``fljax.games.payoffs``.
       search: "cma" (CMA-ES) or "random".
       budget: runs of all searches and of validation.
-      population: candidates of a generation; None: ``4 + 3 log(numbers)``, at least 8.
+      population: candidates of a generation, at least 4; None: ``4 + 3 log(numbers)``, at least 8, and six times as
+        many for "random", of which a sixth is played with lies.
       pool: how many federations are searched.
       resample: how many of them a generation draws.
       validation: how many federations choose among candidates.
       fresh: how many federations judge.
-      baselines: mechanisms to compare with, by label.
+      baselines: mechanisms to compare with, by label. They do not play deviations that they never read.
       candidates: strategies that the attacker of certificates tries.
       checkpoint: a folder of what was played; the same call goes on with it, to the same bits.
       seed: of the search.
       **of_runs: further arguments of ``fljax.runs``.
 
     Raises:
-      ValueError: for an argument that is out of its range, a budget below one generation, or as
+      ValueError: for an argument that is out of its range, a budget below two generations, or as
         ``fljax.games.payoffs``, before anything runs.
 
     Source: Conitzer and Sandholm, "Complexity of mechanism design" (UAI 2002), for mechanisms found by computation;
     Duetting et al., "Optimal auctions through deep learning" (ICML 2019), for regret as a constraint.
     """
-    tolerances = tuple(map(float, tolerance))
     sizes = {"pool": pool, "resample": resample, "validation": validation, "fresh": fresh, "seed": seed}
-    _check_numbers(tolerances, worse_off, penalty, search, budget=budget, candidates=candidates, **sizes)
-    space, places, stacked = check_space(over), pool + validation + fresh, None
-    same: dict[str, Any] = {"deviations": deviations, "utility": utility, "rounds": rounds, **of_runs}
-    same |= {"checkpoint": None if checkpoint is None else pathlib.Path(checkpoint)}
-    games: dict[str, tuple[Plan | None, Game, Space, int]] = {}
+    _check_numbers(tolerance, worse_off, penalty, search, population, budget=budget, candidates=candidates, **sizes)
+    settings: dict[str, Any] = {"rounds": rounds, "utility": utility, **of_runs}
+    places, folder = pool + validation + fresh, None if checkpoint is None else pathlib.Path(checkpoint)
+    entries = {DESIGNED: Baseline(mechanism, over, budget)} if isinstance(mechanism, Plan) else {}
     if isinstance(mechanism, Plan):
+        entries |= _checked_baselines(baselines)
         stacked = _stacked(federations, places)
-        game = of_plan(mechanism, stacked, places, outside=outside, **same)
-        for label, (plan, tuned, runs) in (baselines or {}).items():
-            beside = of_plan(plan, stacked, places, outside=game.outside, **same)
-            games[label] = plan, beside, check_space(tuned) if tuned else Space({}), runs
+        games = _games_of_plans(entries, stacked, deviations, folder, settings)
+        known = _checked_outside(outside, stacked, settings)
     else:
-        for name, value in {"federations": federations, "baselines": baselines, "checkpoint": checkpoint}.items():
-            if value is not None:
-                raise ValueError(f"expected no {name} for a function as mechanism, got some")
-        game = of_rule(mechanism, clients, deviations, outside, places)
-    check_objective(objective, game.outside)
+        unused = {"federations": federations, "baselines": baselines, "checkpoint": checkpoint, **settings}
+        if some := [name for name, value in unused.items() if value is not None]:
+            raise ValueError(f"expected no {some[0]} for a function as mechanism, got some")
+        games, stacked = {DESIGNED: of_rule(mechanism, clients, deviations)}, None
+        given = None if isinstance(outside, str) else outside
+        known = checked_outside(given, games[DESIGNED].clients, places, Utility())
+    count = games[DESIGNED].clients
+    check_objective(objective, count, outside=known is not None)
     if deviators is not None:
-        check_deviators(deviators, game.clients)
-    who = tuple(range(game.clients)) if deviators is None else tuple(map(int, deviators))
+        check_deviators(deviators, count)
+    who = tuple(range(count)) if deviators is None else tuple(map(int, deviators))
+    tolerances = tuple(map(float, tolerance))
     asked = Asked(objective, tolerances, worse_off, penalty, roles, who, search, population, **sizes)
-    games = {DESIGNED: (mechanism if isinstance(mechanism, Plan) else None, game, space, budget)} | games
-    found = [Mechanism(label, *of_label, asked) for label, of_label in games.items()]
-    for each in found:
-        runs_of_search(each)
-        _check_ends(each.plan, each.space)
+    found = list[Mechanism]()
+    for place, (label, game) in enumerate(games.items()):
+        plan, tuned, runs = entries.get(label, Baseline(None, over))  # pyright: ignore[reportArgumentType]
+        space, runs = check_space(tuned) if tuned else Space({}), budget if runs is None else runs
+        found.append(Mechanism(label, f"{place}", plan, game, space, runs, asked))
+        runs_of_search(found[-1])
+    if stacked is not None:
+        own = {**settings, "utility": utility or Utility(), "checkpoint": folder and folder / "outside"}
+        first = next(iter(entries.values())).plan
+        known = outside_options(known, standalone, first, stacked, seeds=range(places), **own)
     chosen, total = dict[str, tuple[Chosen, ...]](), 0
-    for each in found:
-        searches = [searched(each, place) for place in range(len(tolerances))]
-        best, runs = validated(each, [candidate for kept, _ in searches for candidate in kept])
-        total += runs + sum(runs for _, runs in searches)
-        chosen[each.label] = tuple(
-            _judged_fresh(each, stacked, *one, candidates=candidates, **same)
-            for one in zip(tolerances, best, strict=True)
-        )
-    return Design(chosen, {each.label: each.plan for each in found}, total)
+    for each in reversed(found):  # a baseline that fails does so before the long search
+        with _about(each.label):
+            each = each._replace(game=each.game._replace(outside=known))
+            searches = [searched(each, place) for place in range(len(tolerances))]
+            best, runs = validated(each, [candidate for kept, _ in searches for candidate in kept])
+            total += runs + sum(runs for _, runs in searches)
+            chosen[each.label] = _judged_fresh(each, stacked, best, candidates, folder, settings)
+    return Design(dict(reversed(chosen.items())), {each.label: each.plan for each in found}, total)
 
 
-def _check_numbers(tolerance: Sequence[float], worse_off: float, penalty: float, search: str, **counts: int) -> None:
+def _check_numbers(
+    tolerance: Any, worse_off: float, penalty: float, search: str, population: int | None, **counts: int
+) -> None:
     """Raises a ValueError for a number that is out of its range."""
-    if not tolerance or not all(0 <= value < np.inf for value in tolerance) or len(set(tolerance)) < len(tolerance):
-        raise ValueError(f"expected different tolerances of at least 0, got {list(tolerance)}")
+    numbers = list(tolerance) if isinstance(tolerance, Sequence | np.ndarray) else []
+    fits = all(as_number(value) is not None and 0 <= value < np.inf for value in numbers)
+    if not numbers or not fits or len(set(numbers)) < len(numbers):
+        raise ValueError(f"expected different tolerances of at least 0, got {tolerance!r}")
     if as_number(worse_off) is None or not 0 <= worse_off <= 1:
         raise ValueError(f"expected worse_off to be a share of clients, got {worse_off!r}")
     if as_number(penalty) is None or not 0 <= penalty < np.inf:
         raise ValueError(f"expected penalty to be a number of at least 0, got {penalty!r}")
     if search not in SEARCHES:
         raise ValueError(unknown("search", search, SEARCHES))
-    least = {"seed": 0, "candidates": 0, "fresh": LEAST_SEEDS}
+    least = {"seed": 0, "candidates": 0, "fresh": LEAST_SEEDS, "population": 4}
+    counts |= {} if population is None else {"population": population}
     for name, value in counts.items():
         if not is_whole(value) or value < least.get(name, 1):
             raise ValueError(f"expected {name} to be a whole number of at least {least.get(name, 1)}, got {value!r}")
@@ -246,16 +275,63 @@ def _check_numbers(tolerance: Sequence[float], worse_off: float, penalty: float,
         )
 
 
-def _check_ends(plan: Plan | None, space: Space) -> None:
-    """Raises a ValueError if the builder does not have an argument, or refuses an end of its interval."""
-    if plan is None:
-        return
-    for row in np.nan_to_num(space.bounds.T, posinf=0, neginf=0):
-        numbers = {name: values[0] for name, values in space.arguments(row[None]).items()}
-        if not takes_anything(plan.build) and (more := numbers.keys() - parameters_of(plan.build)):
-            raise ValueError(unknown("argument", min(more), parameters_of(plan.build)))
-        floats = {name: value if value.ndim else float(value) for name, value in numbers.items()}
-        check_arguments(plan.build, {**plan.arguments, **floats}, {})
+def _checked_baselines(baselines: Mapping[str, Baseline] | None) -> dict[str, Baseline]:
+    """Raises a ValueError for a label that is taken, or anything but a ``Baseline``."""
+    for label, baseline in (baselines or {}).items():
+        is_plan = isinstance(baseline, Baseline) and isinstance(baseline.plan, Plan)
+        if label == DESIGNED or not is_plan or (baseline.budget is not None and not is_whole(baseline.budget)):
+            raise ValueError(
+                f"expected a fljax.games.Baseline of a plan, with a label other than {DESIGNED!r}, got {label!r}: "
+                f"{baseline!r:.80}"
+            )
+    return dict(baselines or {})
+
+
+@contextlib.contextmanager
+def _about(label: str) -> Iterator[None]:
+    """Errors of a baseline begin with its label."""
+    try:
+        yield
+    except ValueError as error:
+        raise error if label == DESIGNED else ValueError(f"{label}: {error}") from error
+
+
+def _games_of_plans(
+    entries: dict[str, Baseline], stacked: Federation, deviations: Any, folder: pathlib.Path | None, settings: Any
+) -> dict[str, Game]:
+    """The games by label. Plans in ``entries`` get the arguments that are searched, from the start of their space."""
+    if not is_whole(settings["rounds"]) or settings["rounds"] < 1:
+        raise ValueError(f"expected rounds to be a whole number of at least 1, got {settings['rounds']!r}")
+    games = dict[str, Game]()
+    for label, baseline in entries.items():
+        with _about(label):
+            space = check_space(baseline.over) if baseline.over or label == DESIGNED else Space({})
+            plan = baseline.plan
+            for row in [*np.nan_to_num(space.bounds.T, posinf=0, neginf=0), space.start]:
+                numbers = {name: values[0] for name, values in space.arguments(row[None]).items()}
+                floats = {name: value if value.ndim else float(value) for name, value in numbers.items()}
+                _check_names(floats, plan)
+                plan = plan._replace(arguments={**plan.arguments, **floats})
+                check_arguments(plan.build, plan.arguments, {})
+            entries[label] = baseline._replace(plan=plan)
+            beside = label != DESIGNED
+            games[label] = of_plan(plan, stacked, deviations, beside=beside, checkpoint=folder, **settings)
+    return games
+
+
+def _check_names(numbers: Mapping[str, Any], plan: Plan) -> None:
+    """Raises a ValueError for arguments that the builder does not have, or that games have."""
+    for name in numbers:
+        if name in ("played", "chosen") or not (takes_anything(plan.build) or name in parameters_of(plan.build)):
+            raise ValueError(unknown("argument", name, set(parameters_of(plan.build)) - {"played", "chosen"}))
+
+
+def _checked_outside(outside: Outside, stacked: Federation, settings: Mapping[str, Any]) -> Outside:
+    """What is outside; raises a ValueError for what mechanisms do not share."""
+    seeds, clients = np.shape(stacked.clients.id)
+    known = checked_outside(outside, clients, seeds, settings["utility"] or Utility())
+    check_shared(known, None, {})
+    return known
 
 
 def _stacked(federations: Callable[[int], Federation] | Federation | None, places: int) -> Federation:
@@ -273,25 +349,42 @@ def _stacked(federations: Callable[[int], Federation] | Federation | None, place
 
 
 def _judged_fresh(
-    mechanism: Mechanism, stacked: Federation | None, tolerance: float, candidate: Candidate, **options: Any
-) -> Chosen:
-    """The candidate on federations that it never saw, with a certificate if it is a plan."""
-    game, asked, point = mechanism.game, mechanism.asked, candidate.point[None]
-    arguments, at = {name: row[0] for name, row in mechanism.space.arguments(point).items()}, asked.unseen
-    outside = None if game.outside is None else game.outside[at]
-    certificate = None
-    if mechanism.plan is None or stacked is None:
-        profiles = mechanism.cells.profiles(game.clients)
-        payoffs = game.play(mechanism.space.arguments(point), profiles, at, "")
-    else:
-        plan = mechanism.plan._replace(arguments={**mechanism.plan.arguments, **arguments})
-        same = {"seeds": at.tolist(), "deviators": asked.deviators, "outside": outside, "controls": False}
-        if options["checkpoint"] is not None:
-            same["checkpoint"] = options["checkpoint"] / mechanism.label / f"fresh-{tolerance:g}"
-        certificate = certify(plan, choose(stacked, at), tolerance=tolerance, max_runs=10**9, **{**options, **same})
-        gains = certificate.gains
-        payoffs = np.concatenate([gains.honest[:, None], gains.payoffs], axis=1).transpose(1, 0, 2)[None]
-    fresh = mechanism.found(mechanism.judged(payoffs, mechanism.cells, at), 0)
-    alone = [None] * len(at) if outside is None else outside[:, None]
-    by_place = [objective_of(asked.objective, u[None], o) for u, o in zip(payoffs[0, 0], alone, strict=True)]
-    return Chosen(tolerance, arguments, candidate.searched, candidate.validated, fresh, np.array(by_place), certificate)
+    mechanism: Mechanism,
+    stacked: Federation | None,
+    best: Sequence[Candidate],
+    candidates: int,
+    folder: pathlib.Path | None,
+    settings: Mapping[str, Any],
+) -> tuple[Chosen, ...]:
+    """The candidates on federations that they never saw, with certificates if they are of a plan."""
+    game, asked, cells, at = mechanism.game, mechanism.asked, mechanism.cells, mechanism.asked.unseen
+    outside, certified, found = None if game.outside is None else game.outside[at], dict[bytes, Any](), list[Chosen]()
+    for tolerance, candidate in zip(asked.tolerance, best, strict=True):
+        point, name = candidate.point[None], f"{mechanism.name}/fresh-{tolerance:g}"
+        certificate, arguments = certified.get(point.tobytes()), mechanism.space.arguments(point)
+        own = {name: values[0] for name, values in arguments.items()}
+        payoffs = game.play(arguments, cells.profiles(game.clients)[:1], at, f"{name}-honest")
+        if mechanism.plan is None or stacked is None or not np.isfinite(payoffs).all():
+            payoffs = game.play(arguments, cells.profiles(game.clients), at, name)
+        else:
+            if certificate is None:
+                certificate = certify(
+                    mechanism.plan._replace(arguments={**mechanism.plan.arguments, **own}),
+                    choose(stacked, at),
+                    tolerance=tolerance,
+                    seeds=at.tolist(),
+                    deviations=game.deviations,  # pyright: ignore[reportArgumentType] - of a plan
+                    deviators=asked.deviators,
+                    outside=outside,
+                    candidates=candidates,
+                    controls=False,
+                    **{"block": ROWS, **settings, "max_runs": 10**9, "checkpoint": folder and folder / name},
+                )
+            certified[point.tobytes()] = certificate = judged(certificate, tolerance)
+            gains = certificate.gains
+            payoffs = np.concatenate([gains.honest[:, None], gains.payoffs], axis=1).transpose(1, 0, 2)[None]
+        fresh = mechanism.judged(payoffs, cells, at)
+        by_place = objectives_of(asked.objective, np.nan_to_num(payoffs[0, 0], nan=-np.inf), outside)
+        shown = mechanism.found(fresh, 0)
+        found.append(Chosen(tolerance, own, candidate.searched, candidate.validated, shown, by_place, certificate))
+    return tuple(found)

@@ -69,38 +69,44 @@ class Judged(NamedTuple):
     gains: Float[np.ndarray, "C group"]
 
 
-def check_objective(objective: Objective, outside: Any) -> None:
-    """Raises a ValueError for an objective that is none, or that needs to know what clients have outside."""
+def check_objective(objective: Objective, clients: int, *, outside: bool) -> None:
+    """Raises a ValueError for an objective that is none, or that needs to know what clients have ``outside``."""
     if isinstance(objective, str):
         if objective not in OBJECTIVES:
             raise ValueError(unknown("objective", objective, OBJECTIVES))
-        if objective in _OF_OUTSIDE and outside is None:
+        if objective in _OF_OUTSIDE and not outside:
             raise ValueError(f"expected payoffs outside for the objective {objective!r}, got outside=None")
     elif not callable(objective):
-        raise ValueError(f"expected an objective by name or a function of payoffs [place, client], got {objective!r}")
+        raise ValueError(f"expected an objective by name or a function of payoffs [N], got {objective!r}")
+    objectives_of(objective, np.zeros((1, clients)), np.zeros((1, clients)))
 
 
-def objective_of(
-    objective: Objective, honest: Float[np.ndarray, "place client"], outside: Float[np.ndarray, "place client"] | None
-) -> float:
-    """The objective of honest payoffs: their mean, the share above outside, the mean of the least tenth, or Nash's.
+def objectives_of(
+    objective: Objective, honest: Float[np.ndarray, "place N"], outside: Float[np.ndarray, "place N"] | None
+) -> Float[np.ndarray, " place"]:
+    """The objective on each federation: the mean, the share above outside, the mean of the least tenth, or Nash's.
 
     "nash" is the mean of ``log(max(u_i - outside_i, 0.001))``.
     """
     if not isinstance(objective, str):
-        found = users.call("the objective", "(payoffs [place, client])", objective, honest)
-        return float(users.numbers("the objective", objective, "one number", found, (), np.asarray))
+        found = [users.call("the objective", "(payoffs [N])", objective, payoffs) for payoffs in honest]
+        numbers = [users.numbers("the objective", objective, "one number", one, (), np.asarray) for one in found]
+        return np.array(numbers, float)
     if objective == "participation":
-        return float((honest > outside).mean())
+        return (honest > outside).mean(axis=1)
     if objective == "nash":
-        return float(np.log(np.maximum(honest - np.asarray(outside), _LEAST)).mean())
+        return np.log(np.maximum(honest - np.asarray(outside), _LEAST)).mean(axis=1)
     fewest = max(1, honest.shape[1] // 10) if objective == "worst_decile" else honest.shape[1]
-    return float(np.sort(honest, axis=1)[:, :fewest].mean())
+    return np.sort(honest, axis=1)[:, :fewest].mean(axis=1)
 
 
 def judged(payoffs: Payoffs, cells: Cells, groups: int, objective: Objective, outside: Any) -> Judged:
-    """Judges payoffs of the honest profile and of ``cells``. A run that diverged has the smallest payoff of all."""
+    """Judges payoffs of the honest profile and of ``cells``. A run that diverged has the smallest payoff of all.
+
+    A candidate whose honest runs all diverge has the objective minus infinity.
+    """
     finite = np.isfinite(payoffs)
+    lost = ~finite[:, 0].any(axis=(1, 2))
     smallest = payoffs[finite].min() if finite.any() else 0.0
     if outside is not None:
         smallest = min(smallest, float(np.min(outside)))
@@ -117,8 +123,8 @@ def judged(payoffs: Payoffs, cells: Cells, groups: int, objective: Objective, ou
     many = best.shape[1]
     error = best.std(axis=1, ddof=1) / np.sqrt(many) if many > 1 else np.full(count, np.nan)
     worse = np.full(count, np.nan) if outside is None else (honest < outside).mean(axis=(1, 2))
-    found = np.array([objective_of(objective, each, outside) for each in honest])
-    return Judged(found, best.mean(axis=1), error, place, worse, mean)
+    found = np.array([objectives_of(objective, each, outside).mean() for each in honest])
+    return Judged(np.where(lost, -np.inf, found), best.mean(axis=1), error, place, worse, mean)
 
 
 def scores(judged: Judged, tolerance: float, worse_off: float, penalty: float) -> Float[np.ndarray, " C"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +15,11 @@ from fljax.data import choose
 from fljax.engine import Over, Plan
 from fljax.games.strategic.gains import PayoffTable
 from fljax.games.strategic.playing import (
-    Outside,
     check_deviations,
     checked_messages,
-    checked_outside,
-    outside_options,
     payoffs,
+    rehearse_functions,
+    unread,
     usual_deviations,
 )
 from fljax.games.strategic.utilities import (
@@ -46,67 +45,67 @@ class Game(NamedTuple):
       play: ``(candidates, profiles [P, N], places, name) -> payoffs``; NaN where a run diverged. The name is that of a
         checkpoint.
       clients: N.
-      deviations: names of the strategies 1, 2, ... of a profile; 0 is honest.
+      deviations: the strategies 1, 2, ... of a profile by name, those of a function without any; 0 is honest.
       outside: ``[place, N]``, what clients get if they do not join; None: it is not known.
     """
 
     play: Callable[[Candidates, Int[np.ndarray, "profile client"], Places, str], Payoffs]
     clients: int
-    deviations: tuple[str, ...]
-    outside: Float[np.ndarray, "place client"] | None
+    deviations: Mapping[str, Strategy | Deviation | None]
+    outside: Float[np.ndarray, "place client"] | None = None
 
 
 def of_plan(
     plan: Plan,
     pool: Federation,
-    places: int,
-    *,
-    rounds: int,
     deviations: Mapping[str, Strategy | Deviation] | None,
-    utility: Utility | UtilityFunction | None,
-    outside: Outside,
+    *,
+    beside: bool = False,
+    utility: Utility | UtilityFunction | None = None,
     checkpoint: pathlib.Path | None = None,
-    **of_runs: Any,
+    **settings: Any,
 ) -> Game:
-    """The game of a plan on a stack of ``places`` federations; the run on each has the seed of its place.
+    """The game of a plan on stacked federations; the run on each has the seed of its place.
+
+    A mechanism ``beside`` another one does not play the deviations that it never reads.
 
     Raises:
-      ValueError: as ``fljax.games.payoffs``.
+      ValueError: as ``fljax.games.payoffs``, or for a plan with arguments by seed.
     """
+    if plan.by_seed:
+        raise ValueError(f"expected a plan without arguments by seed, got {', '.join(plan.by_seed)}")
     values.check_arguments(plan.build, plan.arguments, plan.by_seed)
     asked: Utility | UtilityFunction = Utility() if utility is None else utility
     messages = checked_messages(plan, pool, asked)
     tried = usual_deviations(messages) if deviations is None else deviations
+    if beside and not (left_out := unread(tried, messages)).keys() >= tried.keys():
+        tried = {name: lie for name, lie in tried.items() if name not in left_out}
     check_deviations(tried, messages, algorithm_of(plan))
-    clients = pool.clients.id.shape[-1]
-    known = checked_outside(outside, clients, places, asked)
-    alone = outside_options(known, None, plan, pool, asked, rounds=rounds, seeds=range(places), **of_runs)
+    rehearse_functions(tried, plan, pool)
 
     def play(candidates: Candidates, profiles: Int[np.ndarray, "profile client"], at: Places, name: str) -> Payoffs:
         over = Over(candidates) if candidates else None
-        settings: dict[str, Any] = {"utility": asked, "outside": None, "max_runs": 10**9, "block": ROWS, **of_runs}
-        settings["checkpoint"] = None if checkpoint is None else checkpoint / name
-        settings |= {"rounds": rounds, "seeds": at.tolist(), "deviations": tried, "shape": profiles}
-        found = payoffs(plan, choose(pool, at), over=over, **settings)
+        same: dict[str, Any] = {"utility": asked, "outside": None, "max_runs": 10**9, "block": ROWS, **settings}
+        same["checkpoint"] = None if checkpoint is None else checkpoint / name
+        same |= {"seeds": at.tolist(), "deviations": tried, "shape": profiles}
+        found = payoffs(plan, choose(pool, at), over=over, **same)
         tables = [found] if isinstance(found, PayoffTable) else found
         return np.stack([table.payoffs.transpose(1, 0, 2) for table in tables])
 
-    return Game(play, clients, tuple(tried), alone)
+    return Game(play, pool.clients.id.shape[-1], tried)
 
 
-def of_rule(rule: Rule, clients: Any, deviations: Any, outside: Any, places: int) -> Game:
+def of_rule(rule: Rule, clients: Any, deviations: Any) -> Game:
     """The game of a function of one's own.
 
     Raises:
-      ValueError: without the number of clients, names of deviations, or numbers outside.
+      ValueError: without the number of clients, or names of deviations.
     """
     if not is_whole(clients) or clients < 1:
         raise ValueError(f"expected clients, the number of them, for a function as mechanism, got {clients!r}")
-    if deviations is None or isinstance(deviations, str) or not len(deviations):
-        raise ValueError(f"expected names of deviations for a function as mechanism, got {deviations!r}")
-    known = checked_outside(outside, clients, places, Utility())
-    if not isinstance(known, np.ndarray | None):
-        raise ValueError(f"expected numbers or None outside for a function as mechanism, got {outside!r}")
+    named = isinstance(deviations, Sequence) and all(isinstance(name, str) for name in deviations)
+    if not named or isinstance(deviations, str) or not deviations or len(set(deviations)) < len(deviations):
+        raise ValueError(f"expected different names of deviations for a function as mechanism, got {deviations!r}")
 
     def play(candidates: Candidates, profiles: Int[np.ndarray, "profile client"], at: Places, name: str) -> Payoffs:
         def one(numbers: dict[str, Any], profile: Int[np.ndarray, " N"], place: int) -> Any:
@@ -118,7 +117,7 @@ def of_rule(rule: Rule, clients: Any, deviations: Any, outside: Any, places: int
         rows = [{name: values[place] for name, values in candidates.items()} for place in range(_count(candidates))]
         return np.array([[[one(row, profile, place) for place in at.tolist()] for profile in profiles] for row in rows])
 
-    return Game(play, clients, tuple(deviations), known)
+    return Game(play, clients, dict.fromkeys(deviations))
 
 
 def _count(candidates: Candidates) -> int:

@@ -72,17 +72,22 @@ class Space(NamedTuple):
 
     def arguments(self, points: Points) -> dict[str, Float[np.ndarray, "candidate ..."]]:
         """The arguments ``[candidate, ...]`` of points, in single precision."""
-        found: dict[str, Any] = {}
+        found: dict[str, Float[np.ndarray, "candidate ..."]] = {}
         parts = np.split(points, np.cumsum(self.sizes, dtype=int), axis=1)[:-1]
         for (name, part), values in zip(self.over.items(), parts, strict=True):
             if isinstance(part, Interval):
                 share = values[:, 0]
                 between = part.low + (part.high - part.low) * share
-                found[name] = part.low * (part.high / part.low) ** share if part.log else between
+                values = part.low * (part.high / part.low) ** share if part.log else between
+                low, high = np.float32(part.low), np.float32(part.high)  # which may be outside by rounding
+                low = np.nextafter(low, high) if low < part.low else low
+                high = np.nextafter(high, low) if high > part.high else high
+                found[name] = np.minimum(np.maximum(values.astype(np.float32), low), high)
             else:
                 scaled = np.broadcast_to(np.asarray(part.scale, float), np.shape(part.start))
-                found[name] = np.asarray(part.start, float) + scaled * values.reshape(-1, *np.shape(part.start))
-        return {name: values.astype(np.float32) for name, values in found.items()}
+                moved = np.asarray(part.start, float) + scaled * values.reshape(-1, *np.shape(part.start))
+                found[name] = moved.astype(np.float32)
+        return found
 
 
 def check_space(over: Mapping[str, Interval | Around]) -> Space:
@@ -143,18 +148,19 @@ def cma(space: Space, seed: int, population: int) -> Search:
         while not strategy.should_stop():
             asked = np.stack([strategy.ask() for _ in range(population)])
             scores = yield Proposal(asked[:, :count], np.clip(strategy.mean[:count], *bounds.T))
-            strategy.tell([(point, -score) for point, score in zip(asked, scores, strict=True)])
+            least = np.nan_to_num(scores, neginf=-1e300)  # of candidates that diverge
+            strategy.tell([(point, -score) for point, score in zip(asked, least, strict=True)])
         place += 1
 
 
 def random(space: Space, seed: int, population: int) -> Search:
-    """Points drawn independently; the best of them is the last of those with the largest score."""
-    generator, best, most = np.random.default_rng(seed), space.start, -np.inf
+    """Points drawn independently; the best one so far is among those of the next generation."""
+    generator, best = np.random.default_rng(seed), space.start
     while True:
         points = space.drawn(generator, population)
+        points[0] = best  # so that all that are compared have the same federations
         scores = yield Proposal(points, best)
-        if np.max(scores) > most:
-            best, most = points[int(np.argmax(scores))], float(np.max(scores))
+        best = points[int(np.argmax(scores))]
 
 
 SEARCHES: dict[str, Callable[[Space, int, int], Search]] = {"cma": cma, "random": random}

@@ -69,6 +69,7 @@ class Mechanism(NamedTuple):
 
     Attributes:
       label: its name.
+      name: that of its folder.
       plan: None: a function.
       game: how it is played.
       space: what is searched; empty: nothing.
@@ -77,6 +78,7 @@ class Mechanism(NamedTuple):
     """
 
     label: str
+    name: str
     plan: Plan | None
     game: Game
     space: Space
@@ -98,7 +100,7 @@ class Mechanism(NamedTuple):
     def judge(self, points: Points, lies: Cells, places: Places, name: str) -> Judged:
         """Candidates, by the payoffs of this name."""
         profiles = lies.profiles(self.game.clients)
-        payoffs = self.game.play(self.space.arguments(points), profiles, places, f"{self.label}/{name}")
+        payoffs = self.game.play(self.space.arguments(points), profiles, places, f"{self.name}/{name}")
         return self.judged(payoffs, lies, places)
 
     def judged(self, payoffs: Payoffs, lies: Cells, places: Places) -> Judged:
@@ -111,7 +113,7 @@ class Mechanism(NamedTuple):
         cells, group, lie = self.cells, int(judged.group[place]), ""
         if group >= 0:
             members = np.flatnonzero(cells.group == group)
-            lie = self.game.deviations[cells.strategy[members[0]] - 1]
+            lie = list(self.game.deviations)[cells.strategy[members[0]] - 1]
             lie += f" of client {cells.client[members[0]]}" if self.asked.roles else ""
         numbers = {name: float(getattr(judged, name)[place]) for name in Found._fields[:-1]}
         return Found(**numbers, lie=lie)
@@ -121,19 +123,32 @@ def runs_of_search(mechanism: Mechanism) -> int:
     """Runs of the search for one tolerance.
 
     Raises:
-      ValueError: if the budget does not suffice for a generation of each tolerance, and for validation.
+      ValueError: if the budget does not suffice for two generations of each tolerance, and for validation.
     """
     if not mechanism.space.over:
         return 0
     asked, lies = mechanism.asked, len(mechanism.cells.client)
-    judging = len(asked.tolerance) * asked.validation * (1 + _KEPT + _FINALISTS * (1 + lies))
-    least = judging + len(asked.tolerance) * asked.resample * (mechanism.population + 1) * (1 + lies)
+    judging = len(asked.tolerance) * asked.validation * (_KEPT + _FINALISTS * (1 + lies))
+    least = judging + 2 * len(asked.tolerance) * runs_of_generation(mechanism, lies)
     if mechanism.budget < least:
         raise ValueError(
-            f"expected a budget of at least {least:,} runs for {mechanism.label}, which is one generation for each of "
-            f"{len(asked.tolerance)} tolerances, and validation, got {mechanism.budget:,}"
+            f"expected a budget of at least {least:,} runs for {mechanism.label}, for two generations of each of "
+            f"{len(asked.tolerance)} tolerances and validation, got {mechanism.budget:,}; fewer deviations or "
+            "tolerances need fewer"
         )
     return (mechanism.budget - judging) // len(asked.tolerance)
+
+
+def runs_of_generation(mechanism: Mechanism, lies: int) -> int:
+    """Runs of a generation in which so many lies are played, and a candidate is kept."""
+    staged, points = mechanism.asked.search == "random", mechanism.population + 1
+    tried = 1 + _tried(mechanism.population) if staged else points
+    return mechanism.asked.resample * (points * staged + tried * (1 + lies))
+
+
+def _tried(points: int) -> int:
+    """How many of random points are played with lies: the best ones, and the first, which was the best before."""
+    return min(points, 1 + -(-points // _STAGED))
 
 
 def searched(mechanism: Mechanism, place: int) -> tuple[list[Candidate], int]:
@@ -151,32 +166,33 @@ def searched(mechanism: Mechanism, place: int) -> tuple[list[Candidate], int]:
     while True:
         places, name = np.sort(generator.choice(asked.pool, asked.resample, replace=False)), f"{place}-{generation}"
         active = cells.of_groups(np.argsort(-gained, kind="stable")[:groups]) if generation % _ALL_EVERY else cells
-        # The last generation keeps one, too: ``cost`` is at most that of each before.
-        ends = spent + 2 * asked.resample * (len(proposal.points) + 1) * (1 + len(cells.client)) > budget
+        if spent + (cost := runs_of_generation(mechanism, len(active.client))) > budget:
+            return kept, spent
+        ends = spent + cost + runs_of_generation(mechanism, len(cells.client)) > budget
         best = proposal.best if ends or spent >= len(kept) * budget / _KEPT else None
         points = proposal.points if best is None else np.concatenate([proposal.points, best[None]])
-        tried, cost = np.arange(len(points)), 0
+        tried = np.arange(len(points))
         if staged:
-            cost = asked.resample * len(points)
             first = mechanism.judge(points, cells.of_groups(tried[:0]), places, f"{name}-honest").objective
-            tried = np.argsort(-first[: len(proposal.points)], kind="stable")[: -(-len(proposal.points) // _STAGED)]
-            tried = np.concatenate([np.sort(tried), np.arange(len(proposal.points), len(points))])
-        cost += asked.resample * len(tried) * (1 + len(active.client))
-        if spent + cost > budget:
-            return kept, spent
+            order = 1 + np.argsort(-first[1 : mechanism.population], kind="stable")
+            chosen = np.sort(order[: _tried(mechanism.population) - 1])
+            tried = np.concatenate([[0], chosen, np.arange(mechanism.population, len(points))])
         found = mechanism.judge(points[tried], active, places, name)
         values = np.full(len(points), -np.inf)
         values[tried] = scores(found, asked.tolerance[place], asked.worse_off, asked.penalty)
         lies = np.isfinite(found.gains[0])
         gained[lies] = found.gains[:, lies].mean(axis=0)
-        if best is not None:
-            kept.append(Candidate(points[-1], mechanism.found(found, -1), unknown))
-        proposal, spent, generation = search.send(values[: len(proposal.points)]), spent + cost, generation + 1
+        if best is not None and np.isfinite(values[-1]):
+            kept = [*kept[: _KEPT - 1], Candidate(points[-1], mechanism.found(found, -1), unknown)]
+        spent += asked.resample * (len(points) * staged + len(tried) * (1 + len(active.client)))
+        proposal, generation = search.send(values[: mechanism.population]), generation + 1
 
 
 def validated(mechanism: Mechanism, kept: Sequence[Candidate]) -> tuple[list[Candidate], int]:
     """The best of the candidates for each tolerance by federations that no search had, and the runs of this."""
     asked, cells = mechanism.asked, mechanism.cells
+    if not kept:
+        raise ValueError("expected candidates of which some run stays finite, got a search that found none")
     points, finalists = np.stack([entry.point for entry in kept]), list[int]()
     honest = mechanism.judge(points, cells.of_groups(np.arange(0)), asked.validated, "validation-honest")
     regret = np.nan_to_num([entry.searched.regret for entry in kept])

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fljax import Plan, data, games
+from fljax import Plan, algorithms, data, games
 from fljax.games import Around, Baseline, Design, Interval, design
 from fljax.games.mechanisms.designing import DESIGNED
-from fljax.scenarios import Strategy
+from fljax.scenarios import ByReport, Strategy
 from tests.games.mechanisms import known
 
 DOUBLE = {"double": Strategy(own=2.0)}
@@ -29,7 +29,8 @@ def rates(**options: Any) -> Design:
         "over": RATE,
         "budget": 2_000,
     }
-    return design(known.UNIFORM, lambda seed: known.of_targets([0.0, 1.0]), **{**ONE, **same, **options})
+    same |= {"mechanism": known.UNIFORM, "federations": lambda seed: known.of_targets([0.0, 1.0])}
+    return design(**{**ONE, **same, **options})
 
 
 def auctions(**options: Any) -> Design:
@@ -48,7 +49,7 @@ def auctions(**options: Any) -> Design:
 
 
 def revenue(payoffs: Any) -> Any:
-    return payoffs[:, 2].mean()
+    return payoffs[2]
 
 
 @pytest.mark.thorough
@@ -128,6 +129,10 @@ def test_baselines_are_tuned_and_paired_by_federation() -> None:
     assert "fixed at 0.05: objective -0.25, regret 0.25 by double" in repr(found)
 
 
+def wrong(message: Any, knowledge: Any) -> Any:
+    return knowledge
+
+
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -141,7 +146,18 @@ def test_baselines_are_tuned_and_paired_by_federation() -> None:
         ({"over": {"server_lr": 1.0}}, "expected an Interval or an Around for server_lr, got 1.0"),
         ({"fresh": 4}, "expected fresh to be a whole number of at least 5, got 4"),
         ({"resample": 2}, "expected at most the 1 federations of pool for resample, got 2"),
-        ({"budget": 10}, "expected a budget of at least 40 runs for designed"),
+        ({"budget": 10}, "expected a budget of at least 66 runs for designed, for two generations"),
+        ({"population": 3}, "expected population to be a whole number of at least 4, got 3"),
+        ({"rounds": None}, "expected rounds to be a whole number of at least 1, got None"),
+        ({"tolerance": 0.05}, "expected different tolerances of at least 0, got 0.05"),
+        ({"outside": "mechanism"}, "expected outside options that all mechanisms share, got 'mechanism'"),
+        ({"over": {"played": Interval(0.0, 1.0)}}, "got 'played'"),
+        ({"objective": lambda payoffs: payoffs}, "expected the objective .* to return one number"),
+        ({"deviations": {"lie": wrong}}, "lie"),
+        ({"baselines": {"designed": Baseline(known.UNIFORM)}}, "with a label other than 'designed'"),
+        ({"baselines": {"bare": known.UNIFORM}}, "expected a fljax.games.Baseline of a plan"),
+        ({"baselines": {"b": Baseline(known.UNIFORM, RATE, 10)}}, "expected a budget of at least 66 runs for b"),
+        ({"baselines": {"b": Baseline(known.UNIFORM, {"rate": Interval(0.0, 1.0)})}}, "b: expected one of the arg"),
         ({"tolerance": [0.1, 0.1]}, "expected different tolerances of at least 0"),
         ({"objective": "total"}, "objective"),
         ({"objective": "nash", "outside": None}, "expected payoffs outside for the objective 'nash'"),
@@ -156,10 +172,78 @@ def test_refusals_before_anything_runs(options: dict[str, Any], words: str) -> N
         raise AssertionError("something ran")
 
     with pytest.raises(ValueError, match=words):
-        rates(**{"tolerance": [0.05], "outside": [0.0, 0.0], "on_block": never, **options})
+        rates(**{"tolerance": [0.05], "outside": "standalone", "on_block": never, **options})
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"clients": None}, "expected clients, the number of them, for a function as mechanism, got None"),
+        ({"rounds": 3}, "expected no rounds for a function as mechanism"),
+        ({"block": 3}, "expected no block for a function as mechanism"),
+        ({"baselines": {}}, "expected no baselines for a function as mechanism"),
+    ],
+)
+def test_refusals_of_a_function(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        auctions(**options)
+    with pytest.raises(ValueError, match="expected different names of deviations"):
+        design(known.auction, over=RATE, clients=3, deviations=["a", "a"])
+
+
+@pytest.mark.parametrize("search", ["cma", "random"])
+def test_a_budget_is_kept_and_the_least_one_suffices(search: str) -> None:
+    played = list[int]()
+    options: dict[str, Any] = {"search": search, "outside": None, "tolerance": [0.05, 0.1]}
+    options["on_block"] = lambda done: played.append(done.block)
+    with pytest.raises(ValueError, match="expected a budget of at least") as refused:
+        rates(**{**options, "budget": 1})
+    least = int(str(refused.value).split("at least ")[1].split(" runs")[0])
+    for budget in (least, 3 * least):
+        played.clear()
+        found = rates(**{**options, "budget": budget})
+        assert found.runs <= budget
+        # Fresh ones are beside it: honest runs for both, and three profiles for each different candidate.
+        different = len({float(chosen.arguments["server_lr"]) for chosen in found.chosen[DESIGNED]})
+        assert sum(played) - found.runs == 5 * (2 + 3 * different)
+
+
+def shocked(numbers: Any, profile: Any, seed: int) -> Any:
+    """The best numbers are .7 and .3 on every federation; some federations are better for all."""
+    shock = np.random.default_rng(seed).normal()
+    return [shock - (numbers["a"] - 0.7) ** 2 - (numbers["r"] - 0.3) ** 2 - profile.any()]
+
+
+def diverging(numbers: Any, profile: Any, seed: int) -> Any:
+    return [-1.0 - numbers["a"] if numbers["a"] <= 0.2 else np.nan]
+
+
+@pytest.mark.parametrize("search", ["cma", "random"])
+def test_luck_of_federations_and_runs_that_diverge_do_not_win(search: Any) -> None:
+    over = {"a": Interval(0.0, 1.0), "r": Interval(0.0, 1.0)}
+    options: dict[str, Any] = {"clients": 1, "deviations": ["lie"], "tolerance": [0.1], "search": search, "fresh": 5}
+    chosen = design(shocked, over=over, budget=10_000, **options).chosen[DESIGNED][0]
+    assert float(chosen.arguments["a"]) == pytest.approx(0.7, abs=0.05)
+    assert float(chosen.arguments["r"]) == pytest.approx(0.3, abs=0.05)
+    chosen = design(diverging, over={"a": over["a"]}, budget=5_000, **options).chosen[DESIGNED][0]
+    assert chosen.arguments["a"] <= 0.2
+    with pytest.raises(ValueError, match="expected candidates of which some run stays finite"):
+        design(diverging, over={"a": Interval(0.3, 1.0)}, budget=5_000, **options)
+
+
+def test_baselines_do_not_play_what_they_never_read() -> None:
+    lies = {**DOUBLE, "no loss": Strategy(factor=ByReport(loss=0.0))}
+    plan = Plan(algorithms.qffl, {**known.SAME, "q": 1.0})
+    found = rates(
+        mechanism=plan, deviations=lies, budget=500, baselines={"b": Baseline(known.UNIFORM)}, tolerance=[1.0]
+    )
+    certificates = [found.chosen[label][0].certificate for label in (DESIGNED, "b")]
+    names = [set(each.gains.deviations) for each in certificates if each is not None]
+    assert names == [{"double", "no loss"}, {"double"}]
 
 
 def test_a_stack_has_all_federations() -> None:
     stacked = data.stack([known.of_targets([0.0, 1.0])] * 3)
     with pytest.raises(ValueError, match=r"a stack of 7 federations \(pool, validation and fresh\), got 3 of them"):
-        design(known.UNIFORM, stacked, over=RATE, deviations=DOUBLE, outside=None, **ONE)
+        design(known.UNIFORM, stacked, over=RATE, deviations=DOUBLE, outside=None, rounds=1, **ONE)
