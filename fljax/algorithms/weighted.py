@@ -1,7 +1,8 @@
 """Families of rules that weigh clients: powers of size and loss (Weighted), and a small network (Learnt).
 
-Source: none; both families are fljax's. By size, or with equal weights, a rule is FedAvg (McMahan et al., 2017). Powers
-of the loss are q-FFL's without its divisor (Li et al., 2020); the clip is ``median_clipped``'s (Sun et al., 2019).
+Source: "Communication-Efficient Learning of Deep Networks from Decentralized Data" (weights by size), "Fair Resource
+Allocation in Federated Learning" (powers of losses), "Can You Really Backdoor Federated Learning?" (the clip).
+Deviation: both families are fljax's. They have no divisor of q-FFL, and the clip is ``median_clipped``'s.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ ENTRY = Entry(
 LEARNT_ENTRY = Entry(
     learnt,
     "weighs clients by a small network of what they report and of their updates",
-    ("mcmahan2017communication", "sun2019can"),
+    ("mcmahan2017communication", "li2020fair", "sun2019can"),
     {"hidden": 1, "theta": (0.4, 0.6, -0.5, 0.7, 0.3, 0.5, -0.4, 0.6, 0.3, -0.2, 0.1, 0.8, 0.5, -0.105, -0.223)},
     differentiable=("theta",),
     reads="sizes, losses, accuracies and updates, whose norms and cosines it compares",

@@ -104,8 +104,8 @@ OTHERS: dict[str, Any] = {
     "membership": [0, 1, 0, 1],
     "surrogate": "sigmoid",
 } | dict.fromkeys(("centres", "limits", "margins", "distances", "induced", "members"), np.ones((4, 4)))
-# Arguments that are no arrays of a user: of programs, ids, or chosen by name.
-NO_ARRAYS = ("return", "key", "ids", "seeds", "deviators", "utility", "outside", "among")
+# Arguments that are no arrays of a user: of programs, ids, or chosen by name; a shape must be an array of NumPy.
+NO_ARRAYS = ("return", "key", "ids", "seeds", "deviators", "utility", "outside", "among", "shape")
 SKIPPED = ("coalition_value", "value_of", "coalitions_of", "appeal_objective", "estimate", "mixed_regret", "prices_of")
 
 

@@ -326,5 +326,5 @@ def test_lines_over_one_axis(rates: list[float], log: bool) -> None:
 
 
 def test_text_is_an_axis_too() -> None:
-    (axes,) = report.sweep_picture(_results([0.3, 0.6], ["sgd", "adam"])).axes
+    axes, _ = report.sweep_picture(_results([0.3, 0.6], ["sgd", "adam"])).axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["sgd", "adam"]
