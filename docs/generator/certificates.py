@@ -255,7 +255,7 @@ def certified_from(entry: Mapping[str, Any]) -> str:
     """The least tolerance at which the verdict would be CERTIFIED; a dash where a gain is the same with all seeds."""
     if any("NO EFFECT SEEN" in row["verdicts"] for row in entry["deviations"]):
         return "–"
-    bounds = [entry["epsilon"]["high"], *([] if entry["attack"] is None else [entry["attack"]["high"]])]
+    bounds = [0.0, entry["epsilon"]["high"], *([] if entry["attack"] is None else [entry["attack"]["high"]])]
     return f"{math.ceil(1e4 * max(bounds)) / 1e4:.4f}"
 
 

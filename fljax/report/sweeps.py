@@ -24,8 +24,8 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     """Draws the sweep's metric at the last evaluation over the grid.
 
     One axis of numbers gives lines, and one of texts a heat map of algorithms by texts. Two axes give a heat map for
-    each algorithm. Of more axes, the first two with several values
-    are drawn; on the others, each algorithm has its best value, and the heading says so.
+    each algorithm. Of more axes, the first two with several values are drawn; on the others, each algorithm has its
+    best value, and the heading says so.
     """
     metric = str(metrics.attrs["metric"])
     names = axes_of(metrics)
@@ -179,10 +179,9 @@ def _map_of_text(
     gone = np.stack([_diverged(metrics, label, [name], chosen.get(label, ())) for label in labels])
     columns = [fitted(printable(in_words(value), 400), 1.1, 10) for value in metrics[name].values.tolist()]
     score = -mean if is_lower(metrics[str(metrics.attrs["metric"])]) else mean
-    score = np.where(
-        np.isfinite(score), score - 1e6 * gone, -np.inf
-    )  # where a seed diverged, only if there is no other
-    best_cells = [(int(score[:, place].argmax()), place) for place in np.flatnonzero(np.isfinite(score).any(axis=0))]
+    # A cell of which a seed diverged is the best one only if there is no other.
+    score = np.where(np.isfinite(score), score - 1e6 * gone, -np.inf)
+    best_cells = [(int(of.argmax()), place) for place, of in enumerate(score.T) if np.isfinite(of).any()]
     found = _Map("", mean, gone, best_cells)
     rows = [fitted(printable(label, 400), 2.6, 10) for label in labels]
     return _drawn_maps([found], rows, columns, str(metrics.attrs["metric"]), ("", name), 3.0)

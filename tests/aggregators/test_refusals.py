@@ -139,6 +139,8 @@ def first_order(weights: Any, gradients: Any = None, **options: Any) -> Any:
     (lambda: ag.incfl_weights(jnp.zeros(2), surrogate="sigmoidal"), "got 'sigmoidal'; valid names are sigmoid"),
     (lambda: ag.iafl_reference(KEY, jnp.ones(3), rule="mean"), "valid names are max, median"),  # type: ignore
     (lambda: ag.clip(UPDATES, jnp.ones(2)), "bound to be a number or of shape [3], got [2]"),
+    (lambda: ag.incfl_weights(jnp.zeros(4), gap_scale="wide"), "gap_scale to be a finite number above 0, got wide"),  # type: ignore
+    (lambda: ag.coordinate_median({}, present=True), "present of shape [S]"),  # type: ignore
 )
 def test_what_is_refused(call: Any, words: list[str]) -> None:
     refuses(call, words)

@@ -51,7 +51,8 @@ def test_stacked_federations_share_examples_and_have_moments_of_their_own():
     assert found.moments.mean.shape == found.moments.std.shape == (3, 3)
     assert len(np.unique(found.moments.mean[:, 0])) == 3
     assert found.features == Features(("age", "cells", "same"))
-    np.testing.assert_array_equal(data.choose(found, [2, 0]).moments.mean, found.moments.mean[np.array([2, 0])])
+    chosen: Any = data.choose(found, [2, 0])
+    np.testing.assert_array_equal(chosen.moments.mean, found.moments.mean[np.array([2, 0])])
     mixed: Any = data.stack([apart[0], data.federate(made._replace(standardise=False), "natural", unseen=1)])
     np.testing.assert_array_equal(mixed.moments.mean[1], 0)
     np.testing.assert_array_equal(mixed.moments.std[1], 1)

@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
@@ -169,6 +170,12 @@ def test_cells_of_a_sweep_that_diverged_are_marked(axes: dict[str, list[Any]]) -
     assert found == [(False, 0), (True, 1)]
 
 
+def framed(axes: Any) -> set[tuple[int, int]]:
+    """Columns and rows of the cells with a frame."""
+    boxes = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    return {(round(box.get_x() + 0.47), round(box.get_y() + 0.47)) for box in boxes}
+
+
 def test_a_sweep_over_texts_is_one_map_of_algorithms_by_texts() -> None:
     metrics = grid(("fedavg", "incfl", "afl", "rank"), scenarios=ATTACKS)
     metrics["average_accuracy"].loc[{"algorithm": "rank"}] = np.nan
@@ -184,7 +191,7 @@ def test_a_sweep_over_texts_is_one_map_of_algorithms_by_texts() -> None:
     shown = {text.get_position(): text.get_text() for text in axes.texts}
     assert len(shown) == 8
     assert shown[2, 2] == "200.0"
-    frames = {(round(patch.get_x() + 0.47), round(patch.get_y() + 0.47)) for patch in axes.patches}
+    frames = framed(axes)
     mean = metrics["average_accuracy"].isel(evaluated_round=0).mean("seed")
     assert frames == {(place, int(np.nanargmax(mean.values[:, place]))) for place in range(3)}
 
@@ -195,7 +202,7 @@ def test_the_frame_of_a_map_of_texts_is_at_the_least_loss_without_a_diverged_see
     metrics["average_loss"][:] = np.array([0.2, 0.3, 0.1]).reshape(3, 1, 1, 1)
     metrics["diverged"].loc[{"algorithm": "afl", "scenarios": "size"}] = 1
     axes = sweeps.sweep_picture(metrics).axes[0]
-    frames = {(round(patch.get_x() + 0.47), round(patch.get_y() + 0.47)) for patch in axes.patches}
+    frames = framed(axes)
     assert frames == {(0, 2), (1, 0)}
     assert axes.get_xticklabels()[0].get_text() == "[not json"
     metrics["average_loss"][:] = np.nan

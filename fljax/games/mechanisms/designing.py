@@ -211,7 +211,7 @@ def design(
     places, folder = pool + validation + fresh, None if checkpoint is None else pathlib.Path(checkpoint)
     entries = {DESIGNED: Baseline(mechanism, over, budget)} if isinstance(mechanism, Plan) else {}
     if isinstance(mechanism, Plan):
-        entries |= _checked_baselines(baselines)
+        entries, settings["max_runs"] = entries | _checked_baselines(baselines), 10**9  # the budget bounds them
         stacked = _stacked(federations, places)
         games = _games_of_plans(entries, stacked, deviations, folder, settings)
         known = _checked_outside(outside, stacked, settings)
@@ -378,7 +378,7 @@ def _judged_fresh(
                     outside=outside,
                     candidates=candidates,
                     controls=False,
-                    **{"block": ROWS, **settings, "max_runs": 10**9, "checkpoint": folder and folder / name},
+                    **{"block": ROWS, **settings, "checkpoint": folder and folder / name},
                 )
             certified[point.tobytes()] = certificate = judged(certificate, tolerance)
             gains = certificate.gains

@@ -85,7 +85,7 @@ def of_plan(
 
     def play(candidates: Candidates, profiles: Int[np.ndarray, "profile client"], at: Places, name: str) -> Payoffs:
         over = Over(candidates) if candidates else None
-        same: dict[str, Any] = {"utility": asked, "outside": None, "max_runs": 10**9, "block": ROWS, **settings}
+        same: dict[str, Any] = {"utility": asked, "outside": None, "block": ROWS, **settings}
         same["checkpoint"] = None if checkpoint is None else checkpoint / name
         same |= {"seeds": at.tolist(), "deviations": tried, "shape": profiles}
         found = payoffs(plan, choose(pool, at), over=over, **same)

@@ -80,8 +80,8 @@ class Space(NamedTuple):
                 between = part.low + (part.high - part.low) * share
                 values = part.low * (part.high / part.low) ** share if part.log else between
                 low, high = np.float32(part.low), np.float32(part.high)  # which may be outside by rounding
-                low = np.nextafter(low, high) if low < part.low else low
-                high = np.nextafter(high, low) if high > part.high else high
+                low = np.nextafter(low, high) if float(low) < part.low else low
+                high = np.nextafter(high, low) if float(high) > part.high else high
                 found[name] = np.minimum(np.maximum(values.astype(np.float32), low), high)
             else:
                 scaled = np.broadcast_to(np.asarray(part.scale, float), np.shape(part.start))

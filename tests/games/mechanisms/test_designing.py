@@ -5,12 +5,15 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 
 from fljax import Plan, algorithms, data, games
 from fljax.games import Around, Baseline, Design, Interval, design
 from fljax.games.mechanisms.designing import DESIGNED
+from fljax.games.mechanisms.searching import Space
 from fljax.scenarios import ByReport, Strategy
 from tests.games.mechanisms import known
 
@@ -127,6 +130,12 @@ def test_baselines_are_tuned_and_paired_by_federation() -> None:
     assert found.chosen["fixed"][0].fresh.objective == pytest.approx(-0.25)
     assert found.price(0.05, "fixed").mean == pytest.approx(chosen.fresh.objective + 0.25)
     assert "fixed at 0.05: objective -0.25, regret 0.25 by double" in repr(found)
+    assert found.plan(0.05).arguments["server_lr"] == chosen.arguments["server_lr"]
+    for call in (found.plan, lambda tolerance: found.price(tolerance, "tuned")):
+        with pytest.raises(ValueError, match=r"expected one of the tolerances 0\.05, got 0\.02"):
+            call(0.02)
+    with pytest.raises(ValueError, match="'other'"):
+        found.price(0.05, "other")
 
 
 def wrong(message: Any, knowledge: Any) -> Any:
@@ -241,6 +250,38 @@ def test_baselines_do_not_play_what_they_never_read() -> None:
     certificates = [found.chosen[label][0].certificate for label in (DESIGNED, "b")]
     names = [set(each.gains.deviations) for each in certificates if each is not None]
     assert names == [{"double", "no loss"}, {"double"}]
+
+
+def test_what_two_tolerances_share_is_certified_once_and_judged_at_each() -> None:
+    played = list[int]()
+    options: dict[str, Any] = {"on_block": lambda done: played.append(done.block), "max_runs": 1, "outside": None}
+    found = rates(tolerance=[0.01, 0.3], budget=400, baselines={"fixed": Baseline(known.UNIFORM)}, **options)
+    certificates = [chosen.certificate for chosen in found.chosen["fixed"]]
+    assert [each.tolerance for each in certificates if each is not None] == [0.01, 0.3]
+    different = len({float(chosen.arguments["server_lr"]) for chosen in found.chosen[DESIGNED]})
+    assert sum(played) - found.runs == 5 * (2 * 2 + 3 * (1 + different))
+
+
+def test_an_argument_that_is_searched_needs_no_default_and_none_is_by_seed() -> None:
+    plan = Plan(without_default, known.SAME)
+    found = rates(mechanism=plan, over={"b": Interval(0.1, 0.3)}, tolerance=[5.0], budget=200, outside=None)
+    assert 0.1 <= float(found.chosen[DESIGNED][0].arguments["b"]) <= 0.3
+    with pytest.raises(ValueError, match="expected a plan without arguments by seed, got b"):
+        rates(mechanism=plan._replace(by_seed={"b": np.zeros(7)}), over={"b": Interval(0.1, 0.3)}, outside=None)
+
+
+def without_default(task: Any, local: Any, *, b: float, clients_per_round: int | None = None) -> Any:
+    return algorithms.fedavg(task, local, server_lr=b, clients_per_round=clients_per_round)
+
+
+@given(low=st.floats(1e-3, 1.0), ratio=st.floats(1.001, 1e3), log=st.booleans())
+def test_numbers_are_inside_of_their_interval(low: float, ratio: float, log: bool) -> None:
+    space = Space({"x": Interval(low, low * ratio, log=log)})
+    found = space.arguments(np.array([[0.0], [0.5], [1.0]]))["x"]
+    assert found.dtype == np.float32
+    assert low <= float(found.min()) <= float(found.max()) <= low * ratio
+    np.testing.assert_allclose(found[[0, 2]], [low, low * ratio], rtol=1e-6)
+    assert found[1] == pytest.approx(low * np.sqrt(ratio) if log else low * (1 + ratio) / 2, rel=1e-5)
 
 
 def test_a_stack_has_all_federations() -> None:
