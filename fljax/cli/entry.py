@@ -14,6 +14,7 @@ import typer
 from fljax.cli import printing
 from fljax.cli.commands import compare, data, describe, results
 from fljax.cli.commands.certify import certify
+from fljax.cli.commands.design import design
 from fljax.cli.commands.reproduce import reproduce
 from fljax.cli.commands.run import run, sweep
 from fljax.cli.commands.worth import worth
@@ -36,6 +37,7 @@ app.command()(with_options(reproduce))
 app.command()(with_options(sweep))
 app.command()(with_options(worth))
 app.command()(with_options(certify))
+app.command()(with_options(design))
 app.command()(results.watch)
 app.command(name="report")(with_options(results.report_))
 app.command(name="list")(describe.list_)

@@ -134,7 +134,7 @@ class ReproduceOptions(NamedTuple):
 
 
 class WholeRunOptions(NamedTuple):
-    """Options of ``fljax worth`` and ``fljax certify``: what the config is, and what is kept and printed."""
+    """Options of commands of whole runs: what the config is, and what is kept and printed."""
 
     overrides: Overrides = None
     seeds: Seeds = None
@@ -184,10 +184,9 @@ class WorthOptions(NamedTuple):
     ] = None
 
 
-class CertifyOptions(NamedTuple):
-    """Options of ``fljax certify`` alone: which deviations run and how they are judged."""
+class PlayOptions(NamedTuple):
+    """Options of ``fljax certify`` and ``fljax design``: what clients get, and how they deviate."""
 
-    tolerance: Annotated[float, typer.Option(help="Gains up to this do not count, in units of the utility.")] = 0.01
     deviations: Annotated[
         str | None,
         typer.Option(
@@ -204,6 +203,20 @@ class CertifyOptions(NamedTuple):
         float, typer.Option(help="Of the local steps of an honest client in all rounds, in units of the metric.")
     ] = 0.0
     price: Annotated[float, typer.Option(help="Of a token that a client has at the end.")] = 0.0
+    deviators: Annotated[
+        str | None,
+        typer.Option(metavar="IDS", help="Ids of the clients that deviate, with commas; all of them if not given."),
+    ] = None
+    outside: Annotated[
+        str,
+        typer.Option(help="What clients get without joining: standalone (models), mechanism (of one member) or none."),
+    ] = "standalone"
+
+
+class CertifyOptions(NamedTuple):
+    """Options of ``fljax certify`` alone: how deviations are judged."""
+
+    tolerance: Annotated[float, typer.Option(help="Gains up to this do not count, in units of the utility.")] = 0.01
     confidence: Annotated[float, typer.Option(help="Of the bounds, for all deviations of all clients at once.")] = 0.95
     method: Annotated[str, typer.Option(help="Of the bounds: bonferroni or max_t.")] = "bonferroni"
     identities: Annotated[
@@ -216,14 +229,83 @@ class CertifyOptions(NamedTuple):
         bool, typer.Option("--control/--no-control", help="Certify FedAvg with inflated sizes on the same data, too.")
     ] = True
     max_runs: Annotated[int, typer.Option(metavar="N", help="Refuse more runs of one algorithm than this.")] = 20_000
-    deviators: Annotated[
-        str | None,
-        typer.Option(metavar="IDS", help="Ids of the clients that deviate, with commas; all of them if not given."),
+
+
+class DesignOptions(NamedTuple):
+    """Options of ``fljax design`` alone: what is searched, for what, and how it is judged."""
+
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[LABEL.]OPTION=RANGE",
+            help="What is searched: LOW:HIGH, LOW:HIGH:log, or around:SCALE of a list in the config; may be repeated. "
+            "With the label of another algorithm, it is tuned.",
+        ),
     ] = None
-    outside: Annotated[
-        str,
-        typer.Option(help="What clients get without joining: standalone (models), mechanism (of one member) or none."),
-    ] = "standalone"
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="Whose options are searched; the first one if not given.")
+    ] = None
+    objective: Annotated[
+        str, typer.Option(help="Of honest payoffs: mean, participation, worst_decile, nash, or module:function.")
+    ] = "mean"
+    tolerance: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="What lies may gain, with commas, each with a search of its own.")
+    ] = "0.03"
+    worse_off: Annotated[float, typer.Option(help="Share of clients that may have less than without joining.")] = 0.1
+    search: Annotated[str, typer.Option(help="cma (CMA-ES), random or gradient.")] = "cma"
+    budget: Annotated[int, typer.Option(metavar="N", help="Runs of the search, for all tolerances.")] = 20_000
+    budget_of_baselines: Annotated[
+        int, typer.Option("--budget-of-baselines", metavar="N", help="As --budget, of each other algorithm.")
+    ] = 2_000
+    pool: Annotated[int, typer.Option(metavar="N", help="Federations (seeds) that are searched.")] = 40
+    resample: Annotated[int, typer.Option(metavar="N", help="How many of them a generation draws.")] = 5
+    validation: Annotated[int, typer.Option(metavar="N", help="Further ones that choose among candidates.")] = 10
+    fresh: Annotated[int, typer.Option(metavar="N", help="Further ones that judge.")] = 40
+    exchangeable: Annotated[
+        bool, typer.Option("--exchangeable", help="A client has no role: gains are means over all that deviate.")
+    ] = False
+    candidates: Annotated[
+        int, typer.Option(metavar="N", help="Strategies that an attacker tries on half of the fresh ones; 0: none.")
+    ] = 20
+    seed: Annotated[int, typer.Option(help="Of the search.")] = 0
+
+
+def check_choice(name: str, got: str | None, names: tuple[str | None, ...]) -> None:
+    """Raises a ValueError unless an option is one of ``names``; None: it is not given."""
+    if got not in names:
+        raise ValueError(f"expected --{name} to be {' or '.join(filter(None, names))}, got {got!r}")
+
+
+def check_play(play: PlayOptions) -> None:
+    """Raises a ValueError for an option that is out of range, before JAX starts."""
+    ids_of(play)
+    check_choice("metric", play.metric, (None, "test_accuracy", "test_loss"))
+    check_choice("outside", play.outside, ("standalone", "mechanism", "none"))
+
+
+def ids_of(play: PlayOptions) -> tuple[int, ...] | None:
+    """The ids of clients that deviate, in order; None: all."""
+    if play.deviators is None:
+        return None
+    parts = [part.strip() for part in play.deviators.split(",")]
+    ids = sorted(int(part) for part in parts if part.isdecimal())
+    if len(set(ids)) < len(parts):
+        raise ValueError(f"expected --deviators to be different ids with commas, got {play.deviators!r}")
+    return tuple(ids)
+
+
+def played(play: PlayOptions, *, imports: bool) -> dict[str, Any]:
+    """The options as fields of the question that an experiment is asked."""
+    from fljax.experiments.inputs.entrants import deviations_of
+    from fljax.games import Utility
+
+    metric: Any = play.metric
+    return {
+        "deviations": deviations_of(play.deviations, imports=imports),
+        "utility": Utility(metric, play.cost, play.price),
+        "deviators": ids_of(play),
+        "outside": None if play.outside == "none" else play.outside,
+    }
 
 
 # Of commands that compute in a folder.

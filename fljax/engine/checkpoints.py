@@ -94,6 +94,10 @@ class Checkpoint(NamedTuple):
             return None
         return (given if isinstance(given, Checkpoint) else cls(given)).check()
 
+    def below(self, name: str) -> Checkpoint:
+        """The settings of a run in a folder inside of this one."""
+        return self._replace(folder=pathlib.Path(self.folder) / name)
+
     def check(self) -> Checkpoint:
         """Raises a ValueError if a number is out of range; returns the settings."""
         if not isinstance(self.folder, str | pathlib.Path):  # pyright: ignore[reportUnnecessaryIsInstance]

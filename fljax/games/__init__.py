@@ -23,6 +23,7 @@ from fljax.games.mechanisms.designing import Design as Design
 from fljax.games.mechanisms.designing import design as design
 from fljax.games.mechanisms.searching import Around as Around
 from fljax.games.mechanisms.searching import Interval as Interval
+from fljax.games.mechanisms.tables import design_dataset as design_dataset
 from fljax.games.solutions import Blocking as Blocking
 from fljax.games.solutions import banzhaf as banzhaf
 from fljax.games.solutions import beta_shapley as beta_shapley

@@ -42,14 +42,14 @@ from fljax.results.identity import (
 RESULTS, TABLE, CONFIG, LOCK = "results.nc", "metrics.csv", "config.toml", "run.lock"
 ENVIRONMENT, MODELS = "environment.json", "models"
 RECORDS, COMPARISON, PARTS, WORTH = "records", "comparison.toml", "parts", "worth.nc"
-CERTIFICATES = "certificates.nc"
-# Where ``fljax worth`` and ``fljax certify`` have their checkpoints, apart from those of a run in the same folder.
-OF_WORTH, OF_CERTIFY = "worth", "certify"
+CERTIFICATES, DESIGN = "certificates.nc", "design.nc"
+# Where the commands of these names have their checkpoints, apart from those of a run in the same folder.
+OF_WORTH, OF_CERTIFY, OF_DESIGN = _COMMANDS = "worth", "certify", "design"
 # What whole runs leave in a folder.
-_OF_WHOLE_RUNS = (WORTH, CERTIFICATES, *(f"{folder}/{CHECKPOINTS}" for folder in (OF_WORTH, OF_CERTIFY)))
+_OF_WHOLE_RUNS = (WORTH, CERTIFICATES, DESIGN, *(f"{folder}/{CHECKPOINTS}" for folder in _COMMANDS))
 # What is read, locked or appended, and folders to write in. Everything else is written as a whole, over a link.
-_OWN = (LOCK, CONFIG, COMPARISON, ENVIRONMENT, LOG, EVALUATIONS, RESULTS, WORTH, CERTIFICATES)
-_FOLDERS = (MODELS, "data.npz", RECORDS, PARTS, CHECKPOINTS, OF_WORTH, OF_CERTIFY, "pictures")
+_OWN = (LOCK, CONFIG, COMPARISON, ENVIRONMENT, LOG, EVALUATIONS, RESULTS, WORTH, CERTIFICATES, DESIGN)
+_FOLDERS = (MODELS, "data.npz", RECORDS, PARTS, CHECKPOINTS, *_COMMANDS, "pictures")
 PATIENCE = 60.0  # seconds that parts of a sweep, and who joins them, wait for others that begin in the same folder
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fljax.cli.printing import as_table, console, print_json, print_places
 from fljax.cli.running import (
     CertifyOptions,
     ConfigFile,
     Context,
+    PlayOptions,
     WholeRunOptions,
     changes_of,
+    check_choice,
+    check_play,
     computing,
     folder_of,
+    played,
     start_jax,
 )
 
@@ -25,17 +29,19 @@ if TYPE_CHECKING:
     from fljax.games import Certificate
 
 
-def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs: WholeRunOptions) -> int:
+def certify(
+    context: Context, config: ConfigFile, play: PlayOptions, options: CertifyOptions, runs: WholeRunOptions
+) -> int:
     """Say whether it pays to lie to the algorithms of CONFIG: every client plays every deviation, alone."""
     from fljax.config import load
 
     chosen = load(config, changes_of(runs), imports=not runs.no_import)
-    _check(options)
+    _check(options, play)
     start_jax(runs.cache)
     from fljax import games
     from fljax.experiments import certify as experiment
 
-    question = _question(options, imports=not runs.no_import)
+    question = _question(options, play, imports=not runs.no_import)
     with computing(context, runs, lambda: folder_of(chosen, runs)) as (folder, compute):
         certificates = compute(experiment.run, chosen, question, resume=runs.resume)
         datasets = {label: games.certificate_dataset(certificate) for label, certificate in certificates.items()}
@@ -58,51 +64,22 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
     return 0
 
 
-def _check(options: CertifyOptions) -> None:
+def _check(options: CertifyOptions, play: PlayOptions) -> None:
     """Raises a ValueError for a number that is out of range, before JAX starts."""
     from fljax.games.strategic.gains import check_settings
 
     numbers = ("confidence", "tolerance", "identities", "candidates", "max_runs")
     check_settings("--", **{name: getattr(options, name) for name in numbers})
-    if options.deviators is not None:
-        _ids(options.deviators)
-    valid = {"metric": (None, "test_accuracy", "test_loss"), "method": ("bonferroni", "max_t")}
-    valid["outside"] = ("standalone", "mechanism", "none")
-    for name, names in valid.items():
-        if (got := getattr(options, name)) not in names:
-            words = " or ".join(text for text in names if text)
-            raise ValueError(f"expected --{name} to be {words}, got {got!r}")
+    check_play(play)
+    check_choice("method", options.method, ("bonferroni", "max_t"))
 
 
-def _question(options: CertifyOptions, *, imports: bool) -> Question:
+def _question(options: CertifyOptions, play: PlayOptions, *, imports: bool) -> Question:
     """What the options ask."""
     from fljax.experiments.certify import Question
-    from fljax.experiments.inputs.entrants import deviations_of
-    from fljax.games import Utility
 
-    metric, outside = options.metric, None if options.outside == "none" else options.outside
-    return Question(
-        tolerance=options.tolerance,
-        deviations=deviations_of(options.deviations, imports=imports),
-        utility=Utility(cast(Any, metric), options.cost, options.price),
-        confidence=options.confidence,
-        method=options.method,
-        identities=options.identities,
-        candidates=options.candidates,
-        control=options.control,
-        max_runs=options.max_runs,
-        deviators=None if options.deviators is None else _ids(options.deviators),
-        outside=cast(Any, outside),
-    )
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    """The ids of clients that an option names, in order."""
-    parts = [part.strip() for part in text.split(",")]
-    ids = sorted(int(part) for part in parts if part.isdecimal())
-    if len(set(ids)) < len(parts):
-        raise ValueError(f"expected --deviators to be different ids with commas, got {text!r}")
-    return tuple(ids)
+    settings = {name: value for name, value in options._asdict().items() if name in Question._fields}
+    return Question(**settings, **played(play, imports=imports))
 
 
 def _write(

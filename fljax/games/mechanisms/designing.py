@@ -12,11 +12,12 @@ from jaxtyping import Float
 
 from fljax.contributions import ErrorBars, error_bars
 from fljax.core.names import unknown
-from fljax.core.values import as_number, check_arguments, is_whole, parameters_of, takes_anything
+from fljax.core.values import argument_of, as_number, check_arguments, is_whole, parameters_of, takes_anything
 from fljax.data import choose, stack
 from fljax.engine import Plan
+from fljax.engine.checkpoints import Checkpoint
 from fljax.games.mechanisms.judging import Objective, check_objective, objectives_of
-from fljax.games.mechanisms.playing import ROWS, Game, Rule, of_plan, of_rule
+from fljax.games.mechanisms.playing import ROWS, Game, Rule, of_places, of_plan, of_rule
 from fljax.games.mechanisms.searching import SEARCHES, Around, Interval, Space, check_space
 from fljax.games.mechanisms.steps import Asked, Candidate, Found, Mechanism, runs_of_search, searched, validated
 from fljax.games.strategic.certificates import LEAST_SEEDS, certify, judged
@@ -54,6 +55,8 @@ class Chosen(NamedTuple):
       validated: on federations by which it was chosen among others.
       fresh: on federations that had no part in it.
       objective: ``[place]``, on each fresh federation.
+      worth: of each argument: the fresh objective beyond that with this argument as it was before the search, paired by
+        federation, with its 95 % interval. It was that of the plan or its builder, or else where the search begins.
       certificate: on the fresh federations, with an attack; None for a function.
     """
 
@@ -63,6 +66,7 @@ class Chosen(NamedTuple):
     validated: Found
     fresh: Found
     objective: Float[np.ndarray, " place"]
+    worth: dict[str, ErrorBars]
     certificate: Certificate | None = None
 
 
@@ -149,7 +153,7 @@ def design(
     fresh: int = 40,
     baselines: Mapping[str, Baseline] | None = None,
     candidates: int = 20,
-    checkpoint: str | pathlib.Path | None = None,
+    checkpoint: str | pathlib.Path | Checkpoint | None = None,
     seed: int = 0,
     **of_runs: Any,
 ) -> Design:
@@ -208,18 +212,19 @@ def design(
     sizes = {"pool": pool, "resample": resample, "validation": validation, "fresh": fresh, "seed": seed}
     _check_numbers(tolerance, worse_off, penalty, search, population, budget=budget, candidates=candidates, **sizes)
     settings: dict[str, Any] = {"rounds": rounds, "utility": utility, **of_runs}
-    places, folder = pool + validation + fresh, None if checkpoint is None else pathlib.Path(checkpoint)
+    places, folder = pool + validation + fresh, Checkpoint.of(checkpoint)
     entries = {DESIGNED: Baseline(mechanism, over, budget)} if isinstance(mechanism, Plan) else {}
     if isinstance(mechanism, Plan):
         entries, settings["max_runs"] = entries | _checked_baselines(baselines), 10**9  # the budget bounds them
-        stacked = _stacked(federations, places)
+        before = {label: _before(entry) for label, entry in entries.items()}
+        stacked = _stacked(federations, places, roles)
         games = _games_of_plans(entries, stacked, deviations, folder, settings)
         known = _checked_outside(outside, stacked, settings)
     else:
         unused = {"federations": federations, "baselines": baselines, "checkpoint": checkpoint, **settings}
         if some := [name for name, value in unused.items() if value is not None]:
             raise ValueError(f"expected no {some[0]} for a function as mechanism, got some")
-        games, stacked = {DESIGNED: of_rule(mechanism, clients, deviations)}, None
+        games, stacked, before = {DESIGNED: of_rule(mechanism, clients, deviations)}, None, {}
         given = None if isinstance(outside, str) else outside
         known = checked_outside(given, games[DESIGNED].clients, places, Utility())
     count = games[DESIGNED].clients
@@ -233,10 +238,10 @@ def design(
     for place, (label, game) in enumerate(games.items()):
         plan, tuned, runs = entries.get(label, Baseline(None, over))  # pyright: ignore[reportArgumentType]
         space, runs = check_space(tuned) if tuned else Space({}), budget if runs is None else runs
-        found.append(Mechanism(label, f"{place}", plan, game, space, runs, asked))
+        found.append(Mechanism(label, f"{place}", plan, game, space, before.get(label, {}), runs, asked))
         runs_of_search(found[-1])
     if stacked is not None:
-        own = {**settings, "utility": utility or Utility(), "checkpoint": folder and folder / "outside"}
+        own = {**settings, "utility": utility or Utility(), "checkpoint": folder and folder.below("outside")}
         first = next(iter(entries.values())).plan
         known = outside_options(known, standalone, first, stacked, seeds=range(places), **own)
     chosen, total = dict[str, tuple[Chosen, ...]](), 0
@@ -297,7 +302,7 @@ def _about(label: str) -> Iterator[None]:
 
 
 def _games_of_plans(
-    entries: dict[str, Baseline], stacked: Federation, deviations: Any, folder: pathlib.Path | None, settings: Any
+    entries: dict[str, Baseline], stacked: Federation, deviations: Any, folder: Checkpoint | None, settings: Any
 ) -> dict[str, Game]:
     """The games by label. Plans in ``entries`` get the arguments that are searched, from the start of their space."""
     if not is_whole(settings["rounds"]) or settings["rounds"] < 1:
@@ -334,10 +339,16 @@ def _checked_outside(outside: Outside, stacked: Federation, settings: Mapping[st
     return known
 
 
-def _stacked(federations: Callable[[int], Federation] | Federation | None, places: int) -> Federation:
-    """All federations as one stack; raises a ValueError unless there are so many."""
+def _stacked(federations: Any, places: int, roles: bool) -> Federation:
+    """All federations as one stack; raises a ValueError unless there are so many, or if roles differ by name."""
     if not isinstance(federations, Federation) and callable(federations):
-        return stack([federations(seed) for seed in range(places)])
+        made: list[Federation] = [federations(seed) for seed in range(places)]
+        names = list(dict.fromkeys(str(list(one.names.clients or ())) for one in made))
+        if roles and len(names) > 1:
+            raise ValueError(
+                f"expected the same clients in all federations for roles=True, got {names[0]:.60} and {names[1]:.60}"
+            )
+        return stack(made)
     shape = np.shape(federations.clients.id) if isinstance(federations, Federation) else ()
     if not isinstance(federations, Federation) or len(shape) != 2 or shape[0] != places:
         got = f"{shape[0]} of them" if len(shape) == 2 else type(federations).__name__
@@ -353,7 +364,7 @@ def _judged_fresh(
     stacked: Federation | None,
     best: Sequence[Candidate],
     candidates: int,
-    folder: pathlib.Path | None,
+    folder: Checkpoint | None,
     settings: Mapping[str, Any],
 ) -> tuple[Chosen, ...]:
     """The candidates on federations that they never saw, with certificates if they are of a plan."""
@@ -369,7 +380,7 @@ def _judged_fresh(
         else:
             if certificate is None:
                 certificate = certify(
-                    mechanism.plan._replace(arguments={**mechanism.plan.arguments, **own}),
+                    of_places(mechanism.plan, at)._replace(arguments={**mechanism.plan.arguments, **own}),
                     choose(stacked, at),
                     tolerance=tolerance,
                     seeds=at.tolist(),
@@ -378,13 +389,37 @@ def _judged_fresh(
                     outside=outside,
                     candidates=candidates,
                     controls=False,
-                    **{"block": ROWS, **settings, "checkpoint": folder and folder / name},
+                    **{"block": ROWS, **settings, "checkpoint": folder and folder.below(name)},
                 )
             certified[point.tobytes()] = certificate = judged(certificate, tolerance)
             gains = certificate.gains
             payoffs = np.concatenate([gains.honest[:, None], gains.payoffs], axis=1).transpose(1, 0, 2)[None]
         fresh = mechanism.judged(payoffs, cells, at)
         by_place = objectives_of(asked.objective, np.nan_to_num(payoffs[0, 0], nan=-np.inf), outside)
-        shown = mechanism.found(fresh, 0)
-        found.append(Chosen(tolerance, own, candidate.searched, candidate.validated, shown, by_place, certificate))
+        shown, worth = mechanism.found(fresh, 0), _worth(mechanism, own, by_place, f"fresh-{tolerance:g}-worth")
+        parts = candidate.searched, candidate.validated, shown
+        found.append(Chosen(tolerance, own, *parts, by_place, worth, certificate))
     return tuple(found)
+
+
+def _before(baseline: Baseline) -> dict[str, Any]:
+    """The arguments that are searched, of the plan or as its builder has them; None: there is none."""
+    plan = baseline.plan
+    return {name: argument_of(plan.build, plan.arguments, name, None) for name in baseline.over}
+
+
+def _worth(mechanism: Mechanism, own: Mapping[str, Any], best: Any, name: str) -> dict[str, ErrorBars]:
+    """What each argument adds to the objective ``best`` on fresh federations, beside what it was before."""
+    space, asked, game = mechanism.space, mechanism.asked, mechanism.game
+    rows = list[dict[str, Any]]()
+    for argument, first in space.arguments(space.start[None]).items():
+        given = mechanism.before.get(argument)
+        fits = np.shape(given) == first.shape[1:] and np.asarray(given).dtype.kind in "iuf"
+        rows.append({**own, argument: np.asarray(given if fits else first[0], np.float32)})
+    if not rows:
+        return {}
+    candidates = {argument: np.stack([row[argument] for row in rows]) for argument in own}
+    outside = None if game.outside is None else game.outside[asked.unseen]
+    honest = game.play(candidates, np.zeros((1, game.clients), int), asked.unseen, f"{mechanism.name}/{name}")[:, 0]
+    others = [objectives_of(asked.objective, np.nan_to_num(each, nan=-np.inf), outside) for each in honest]
+    return {argument: error_bars(best - other) for argument, other in zip(own, others, strict=True)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -13,6 +13,7 @@ from fljax.core import users, values
 from fljax.core.values import is_whole
 from fljax.data import choose
 from fljax.engine import Over, Plan
+from fljax.engine.checkpoints import Checkpoint
 from fljax.games.strategic.gains import PayoffTable
 from fljax.games.strategic.playing import (
     check_deviations,
@@ -62,7 +63,7 @@ def of_plan(
     *,
     beside: bool = False,
     utility: Utility | UtilityFunction | None = None,
-    checkpoint: pathlib.Path | None = None,
+    checkpoint: Checkpoint | None = None,
     **settings: Any,
 ) -> Game:
     """The game of a plan on stacked federations; the run on each has the seed of its place.
@@ -70,10 +71,8 @@ def of_plan(
     A mechanism ``beside`` another one does not play the deviations that it never reads.
 
     Raises:
-      ValueError: as ``fljax.games.payoffs``, or for a plan with arguments by seed.
+      ValueError: as ``fljax.games.payoffs``.
     """
-    if plan.by_seed:
-        raise ValueError(f"expected a plan without arguments by seed, got {', '.join(plan.by_seed)}")
     values.check_arguments(plan.build, plan.arguments, plan.by_seed)
     asked: Utility | UtilityFunction = Utility() if utility is None else utility
     messages = checked_messages(plan, pool, asked)
@@ -86,13 +85,18 @@ def of_plan(
     def play(candidates: Candidates, profiles: Int[np.ndarray, "profile client"], at: Places, name: str) -> Payoffs:
         over = Over(candidates) if candidates else None
         same: dict[str, Any] = {"utility": asked, "outside": None, "block": ROWS, **settings}
-        same["checkpoint"] = None if checkpoint is None else checkpoint / name
+        same["checkpoint"] = checkpoint and checkpoint.below(name)
         same |= {"seeds": at.tolist(), "deviations": tried, "shape": profiles}
-        found = payoffs(plan, choose(pool, at), over=over, **same)
+        found = payoffs(of_places(plan, at), choose(pool, at), over=over, **same)
         tables = [found] if isinstance(found, PayoffTable) else found
         return np.stack([table.payoffs.transpose(1, 0, 2) for table in tables])
 
     return Game(play, pool.clients.id.shape[-1], tried)
+
+
+def of_places(plan: Plan, places: Places) -> Plan:
+    """The plan whose arguments by seed are those of some federations."""
+    return plan._replace(by_seed=jax.tree.map(lambda rows: rows[places], plan.by_seed))
 
 
 def of_rule(rule: Rule, clients: Any, deviations: Any) -> Game:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -73,6 +73,7 @@ class Mechanism(NamedTuple):
       plan: None: a function.
       game: how it is played.
       space: what is searched; empty: nothing.
+      before: the numbers that are not searched for, by name.
       budget: runs for all tolerances.
       asked: of all mechanisms.
     """
@@ -82,6 +83,7 @@ class Mechanism(NamedTuple):
     plan: Plan | None
     game: Game
     space: Space
+    before: Mapping[str, Any]
     budget: int
     asked: Asked
 

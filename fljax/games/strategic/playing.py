@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
@@ -647,11 +646,9 @@ class Stages(NamedTuple):
     def arguments(self, name: str, before: int) -> dict[str, Any]:
         """Arguments of the stage ``name``, with ``before`` runs before it."""
         settings = dict(self.of_runs)
-        place, told = settings.get("checkpoint"), settings.get("on_block")
-        if isinstance(place, Checkpoint):
-            settings["checkpoint"] = place._replace(folder=pathlib.Path(place.folder) / name)
-        elif place is not None:
-            settings["checkpoint"] = pathlib.Path(place) / name
+        place, told = Checkpoint.of(settings.get("checkpoint")), settings.get("on_block")
+        if place is not None:
+            settings["checkpoint"] = place.below(name)
         if told is not None:
 
             def tell(block: RunsDone) -> Any:

@@ -1,0 +1,128 @@
+"""What a search of mechanisms found: tables, sentences, and a picture of objectives by regret."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from fljax.contributions import error_bars
+from fljax.core import pages
+from fljax.core.files import write
+from fljax.report import style
+from fljax.report.page import attached_to, png
+from fljax.report.style import fitted, head, panel, printable, styles
+
+PAGE, PICTURE = "design.html", "design.png"
+DESIGNED = "designed"
+
+
+def design_rows(design: xr.Dataset) -> list[list[str]]:
+    """The design as text: headings, and a row for each mechanism and tolerance, as judged on fresh federations.
+
+    Args:
+      design: of ``fljax.games.design_dataset``.
+    """
+    rows = [["mechanism", "tolerance", "objective", "worse off", "regret", "by", "certified from", "designed adds"]]
+    fresh = design.sel(stage="fresh")
+    for label in design["mechanism"].values.tolist():
+        for tolerance in design["epsilon"].values.tolist():
+            cell = fresh.sel(mechanism=label, epsilon=tolerance)
+            bars = error_bars(cell["fresh_objective"].values)
+            price = _between(*(cell[f"price_{end}"] for end in ("mean", "low", "high")), sign="+")
+            regret = _between(cell["regret"]), printable(str(cell["lie"].values), 40) or "-"
+            words = [printable(label, 30), f"{tolerance:g}", _between(bars.mean, bars.low, bars.high)]
+            certified = f"{_between(cell['epsilon_high'])} {cell['verdict'].values}"
+            rows.append([*words, _between(cell["worse_off"]), *regret, certified, "-" if label == DESIGNED else price])
+    return rows
+
+
+def number_rows(design: xr.Dataset) -> list[list[str]]:
+    """The numbers that were found as text, and what they add to the objective; arrays are a row each."""
+    rows = [["mechanism", "tolerance", "option", "found", "adds"]]
+    names = ("of_mechanism", "of_epsilon", "name", "entry", "argument", "worth_mean", "worth_low", "worth_high")
+    columns = [design[name].values.tolist() for name in names]
+    for label, tolerance, name, entry, value, *worth in zip(*columns, strict=True):
+        if entry <= 0:
+            found = f"{value:.4g}" if entry < 0 else "an array", _between(*worth, sign="+")
+            rows.append([printable(label, 30), f"{tolerance:g}", printable(name, 30), *found])
+    return rows
+
+
+def design_sentences(design: xr.Dataset) -> list[str]:
+    """What the tables mean: which baselines are as good, which numbers matter, and how much luck the search had."""
+    said: list[str] = []
+    for tolerance in design["epsilon"].values.tolist():
+        at, where = design.sel(epsilon=tolerance), f"at {tolerance:g}"
+        for label in [label for label in at["mechanism"].values.tolist() if label != DESIGNED]:
+            cell = at.sel(mechanism=label)
+            mean, low, high = (float(cell[f"price_{end}"]) for end in ("mean", "low", "high"))
+            beside = f"{printable(label, 30)}: {_between(mean, low, high, sign='+')}"
+            regret = float(cell["regret"].sel(stage="fresh"))
+            more = f", whose regret is {regret:.3g}" if regret > tolerance else ""
+            said.append(f"Designed {where} is {'better' if low > 0 else 'no better'} than {beside}{more}.")
+        stages = at["objective"].sel(mechanism=DESIGNED)
+        luck = float(stages.sel(stage="validated") - stages.sel(stage="fresh"))
+        said.append(f"On the federations by which it was chosen, designed {where} had {luck:+.4f} more.")
+        own = (at["of_mechanism"] == DESIGNED) & (at["of_epsilon"] == tolerance) & (at["entry"] <= 0)
+        names, low = (at[name].values[own.values].tolist() for name in ("name", "worth_low"))
+        idle = [printable(name, 30) for name, least in zip(names, low, strict=True) if not least > 0]
+        if idle:
+            said.append(f"Not worth a search {where}, since their noise is larger: {', '.join(idle)}.")
+    return [*said, f"The search took {int(design['runs']):,} runs."]
+
+
+def front_picture(design: xr.Dataset, heading: str = "") -> Figure:
+    """Objectives by regret on fresh federations: a point for each mechanism and tolerance, with 95 % intervals.
+
+    Horizontal bars are of certificates; lines join the tolerances of a mechanism, and dotted ones are the tolerances.
+
+    Args:
+      design: of ``fljax.games.design_dataset``.
+      heading: of the picture.
+    """
+    figure = Figure(figsize=(8.6, 5.2), layout="constrained")
+    axes, labels = panel(figure), [str(label) for label in design["mechanism"].values]
+    fresh, looks = design.sel(stage="fresh"), styles(labels)
+    for label in labels:
+        own = fresh.sel(mechanism=label)
+        bars = error_bars(own["fresh_objective"].transpose("place", "epsilon").values)
+        regret, ends = own["regret"].values, [own[name].values for name in ("epsilon_low", "epsilon_high")]
+        wide: Any = [np.nan_to_num(np.maximum(gap, 0)) for gap in (regret - ends[0], ends[1] - regret)]
+        tall: Any = [bars.mean - bars.low, bars.high - bars.mean]
+        look = looks[label]
+        axes.errorbar(
+            regret, bars.mean, tall, wide, color=look.colour, marker="o", linestyle="-", linewidth=1,
+            elinewidth=0.8, markersize=8 if label == DESIGNED else 5, label=fitted(printable(label, 400), 2.6, 10),
+        )  # fmt: skip
+    for tolerance in design["epsilon"].values.tolist():
+        axes.axvline(tolerance, color=style.INK, linewidth=0.8, linestyle=":")
+    axes.set_xlabel("largest mean gain of a lie")
+    axes.set_ylabel("objective")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    head(figure, heading, "on federations that the search never saw", size=14)
+    return figure
+
+
+def write_design(folder: pathlib.Path, design: xr.Dataset, heading: str) -> tuple[pathlib.Path, ...]:
+    """Writes ``design.png`` and ``design.html``; returns their paths."""
+    with style.fonts_for([*map(str, design["mechanism"].values), *style.texts_of(xr.Dataset(), heading)]):
+        content = png(front_picture(design, f"{heading}: good and truthful?"))
+    write(folder / PICTURE, content)
+    parts = [
+        pages.section("On fresh federations", pages.note(*design_sentences(design))),
+        pages.wide(pages.table(design_rows(design))),
+        pages.wide(pages.image(content, "Objectives by regret")),
+        pages.section("What was found", pages.wide(pages.table(number_rows(design)))),
+    ]
+    write(folder / PAGE, pages.page(heading, parts, attached_to(folder)).encode())
+    return folder / PICTURE, folder / PAGE
+
+
+def _between(mean: Any, *ends: Any, sign: str = "") -> str:
+    """A number, and its interval."""
+    words = [f"{float(value):{sign}.3f}" if np.isfinite(float(value)) else "-" for value in (mean, *ends)]
+    return f"{words[0]} ({words[1]} to {words[2]})" if ends else words[0]
