@@ -132,9 +132,9 @@ def _design(setup: Setup, asked: Question, outputs: Outputs, folder: OpenFolder)
     plans = begin(setup, outputs.log, purpose="designs", run="run", lost="counts as the worst utility")
     settings, entries = dict(asked.settings), {entry.label: entry for entry in setup.algorithms}
     _check_federations(setup, settings, outputs)
-    if settings.get("outside") == "standalone" or any(map(reads_standalone, setup.algorithms)):
+    if any(map(reads_standalone, setup.algorithms)):
         reference = standalone_of(setup, outputs, folder)
-        settings["outside"] = reference if settings.get("outside") == "standalone" else None
+        settings["outside"] = reference if settings.get("outside") == "standalone" else settings.get("outside")
         plans = {label: build_plan(setup, entry, reference) for label, entry in entries.items()}
     baselines = dict[str, Baseline]()
     for label, entry in entries.items():
