@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from fljax.report.clients import data_picture as data_picture
     from fljax.report.clients import leaving as leaving
     from fljax.report.clusters import client_clusters as client_clusters
+    from fljax.report.designs import design_rows as design_rows
+    from fljax.report.designs import design_sentences as design_sentences
+    from fljax.report.designs import front_picture as front_picture
     from fljax.report.drawing import figures as figures
     from fljax.report.drawing import picture as picture
     from fljax.report.kinds.by_client import client_curves as client_curves

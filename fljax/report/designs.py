@@ -33,9 +33,9 @@ def design_rows(design: xr.Dataset) -> list[list[str]]:
             cell = fresh.sel(mechanism=label, epsilon=tolerance)
             bars = error_bars(cell["fresh_objective"].values)
             price = _between(*(cell[f"price_{end}"] for end in ("mean", "low", "high")), sign="+")
-            regret = _between(cell["regret"]), printable(str(cell["lie"].values), 40) or "-"
-            words = [printable(label, 30), f"{tolerance:g}", _between(bars.mean, bars.low, bars.high)]
-            certified = f"{_between(cell['epsilon_high'])} {cell['verdict'].values}"
+            regret = _between(cell["regret"]), str(cell["lie"].values) or "-"
+            words = [label, f"{tolerance:g}", _between(bars.mean, bars.low, bars.high)]
+            certified = f"{_between(cell['epsilon_high'])} {cell['verdict'].values}".strip()
             rows.append([*words, _between(cell["worse_off"]), *regret, certified, "-" if label == DESIGNED else price])
     return rows
 
@@ -48,7 +48,7 @@ def number_rows(design: xr.Dataset) -> list[list[str]]:
     for label, tolerance, name, entry, value, *worth in zip(*columns, strict=True):
         if entry <= 0:
             found = f"{value:.4g}" if entry < 0 else "an array", _between(*worth, sign="+")
-            rows.append([printable(label, 30), f"{tolerance:g}", printable(name, 30), *found])
+            rows.append([label, f"{tolerance:g}", name, *found])
     return rows
 
 
@@ -60,7 +60,7 @@ def design_sentences(design: xr.Dataset) -> list[str]:
         for label in [label for label in at["mechanism"].values.tolist() if label != DESIGNED]:
             cell = at.sel(mechanism=label)
             mean, low, high = (float(cell[f"price_{end}"]) for end in ("mean", "low", "high"))
-            beside = f"{printable(label, 30)}: {_between(mean, low, high, sign='+')}"
+            beside = f"{label}: {_between(mean, low, high, sign='+')}"
             regret = float(cell["regret"].sel(stage="fresh"))
             more = f", whose regret is {regret:.3g}" if regret > tolerance else ""
             said.append(f"Designed {where} is {'better' if low > 0 else 'no better'} than {beside}{more}.")
@@ -69,7 +69,7 @@ def design_sentences(design: xr.Dataset) -> list[str]:
         said.append(f"On the federations by which it was chosen, designed {where} had {luck:+.4f} more.")
         own = (at["of_mechanism"] == DESIGNED) & (at["of_epsilon"] == tolerance) & (at["entry"] <= 0)
         names, low = (at[name].values[own.values].tolist() for name in ("name", "worth_low"))
-        idle = [printable(name, 30) for name, least in zip(names, low, strict=True) if not least > 0]
+        idle = [name for name, least in zip(names, low, strict=True) if not least > 0]
         if idle:
             said.append(f"Not worth a search {where}, since their noise is larger: {', '.join(idle)}.")
     return [*said, f"The search took {int(design['runs']):,} runs."]

@@ -1,4 +1,4 @@
-"""What ``fljax worth`` and ``fljax certify`` have in common: options that are refused, interruptions, and kills."""
+"""What commands of whole runs have in common: options that are refused, interruptions, and kills."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from fljax import games
-from fljax.cli.running import CertifyOptions, WholeRunOptions, WorthOptions, changes_of
+from fljax.cli.running import CertifyOptions, DesignOptions, PlayOptions, WholeRunOptions, WorthOptions, changes_of
 from fljax.engine.checkpoints import Stopped
-from fljax.experiments import certify, worth
+from fljax.experiments import certify, design, worth
 from fljax.results import folders
 from tests.cli.test_worth import CONFIG
 from tests.games.strategic.test_certificates import assert_equal
 from tests.processes import environment
 from tests.toys.command import call
 
-COMMANDS: dict[str, Any] = {"worth": worth, "certify": certify}
+COMMANDS: dict[str, Any] = {"worth": worth, "certify": certify, "design": design}
 
 
 @pytest.fixture(autouse=True)
@@ -41,24 +42,30 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_interrupted(command: str) -> None:
-    code, _, err = call(command, "tiny.toml", "--quiet", "--out", "x")
+    over = ["--over", "server_lr=1:2"] if command == "design" else []
+    code, _, err = call(command, "tiny.toml", *over, "--quiet", "--out", "x")
     assert code == 143
-    how = f"to go on: fljax {command} tiny.toml --quiet --out x --resume"
+    how = f"to go on: fljax {' '.join([command, 'tiny.toml', *over])} --quiet --out x --resume"
     assert err == f"fljax: interrupted; saved after 8 of 16 runs; {how}\n"
 
 
 def test_each_option_is_of_one_value() -> None:
-    alone = {*WorthOptions._fields, *CertifyOptions._fields}
-    assert not alone & set(WholeRunOptions._fields)
+    for alone in (WorthOptions, CertifyOptions, DesignOptions):
+        assert not set(alone._fields) & {*WholeRunOptions._fields, *PlayOptions._fields}
     assert changes_of(WholeRunOptions(["rounds=2"], seeds=3)) == ["rounds=2", "seeds=3"]
 
 
 WAIT = 600
+OPTIONS = {
+    "worth": "--seeds 2",
+    "certify": "--seeds 5 --candidates 3",
+    "design": "--over server_lr=0.5:2 --pool 2 --resample 1 --validation 1 --fresh 5 --budget 400 --candidates 2 "
+    "--deviators 0 --tolerance 0.5 --worse-off 1",
+}
 
 
 def start(place: pathlib.Path, command: str, *arguments: str) -> subprocess.Popen[str]:
-    options = {"worth": ["--seeds", "2"], "certify": ["--seeds", "5", "--candidates", "3"]}[command]
-    program = [sys.executable, "-m", "fljax", command, "tiny.toml", *options, *arguments]
+    program = [sys.executable, "-m", "fljax", command, "tiny.toml", *OPTIONS[command].split(), *arguments]
     own = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     return subprocess.Popen(program, cwd=place, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -83,7 +90,20 @@ def same_certificates(found: pathlib.Path, expected: pathlib.Path) -> str:
     return certificates.config
 
 
-def check_certified(algorithms: dict[str, Any]) -> None:
+def same_designs(found: pathlib.Path, expected: pathlib.Path) -> str:
+    """The designs are equal; returns the config of the first folder's design."""
+    saved, other = (design.load_design(folder / folders.DESIGN) for folder in (found, expected))
+    xr.testing.assert_identical(saved.design, other.design)
+    return saved.config
+
+
+def check_designed(printed: dict[str, Any]) -> None:
+    assert printed["design"]["mechanism"] == ["designed", "fedavg", "incfl"]
+    assert "The search took" in printed["said"][-1]
+
+
+def check_certified(printed: dict[str, Any]) -> None:
+    algorithms = printed["algorithms"]
     assert list(algorithms) == ["fedavg", "incfl", certify.CONTROL]
     assert "size times 10" in {cell["deviation"] for cell in algorithms["fedavg"]["cells"]}
     assert {"loss times 10", "threshold times 0"} <= {cell["deviation"] for cell in algorithms["incfl"]["cells"]}
@@ -91,8 +111,8 @@ def check_certified(algorithms: dict[str, Any]) -> None:
     assert algorithms["incfl"]["attack"]["candidates"] == 3
 
 
-def check_retrained(algorithms: dict[str, Any]) -> None:
-    assert list(algorithms) == ["fedavg", "incfl"]
+def check_retrained(printed: dict[str, Any]) -> None:
+    assert list(printed["algorithms"]) == ["fedavg", "incfl"]
 
 
 @pytest.mark.thorough
@@ -101,6 +121,7 @@ def check_retrained(algorithms: dict[str, Any]) -> None:
     [
         ("worth", "worth/checkpoints/fedavg", check_retrained, same_tables),
         ("certify", "certify/checkpoints/fedavg/deviations", check_certified, same_certificates),
+        ("design", "design/checkpoints/fedavg/0", check_designed, same_designs),
     ],
 )
 def test_killed_and_resumed(command, blocks, check, same, tmp_path):
@@ -109,11 +130,11 @@ def test_killed_and_resumed(command, blocks, check, same, tmp_path):
     process = start(tmp_path, command, "--out", str(whole), "--json")
     out, err = process.communicate(timeout=WAIT)
     assert process.returncode == 0, err
-    check(json.loads(out)["algorithms"])
+    check(json.loads(out))
 
     process = start(tmp_path, command, "--out", str(killed), "--quiet")
     until = time.monotonic() + WAIT
-    while process.poll() is None and not list((killed / blocks).glob("runs-*.npz")):
+    while process.poll() is None and not list((killed / blocks).rglob("runs-*.npz")):
         assert time.monotonic() < until
         time.sleep(0.005)
     process.kill()

@@ -1,0 +1,41 @@
+"""What is printed and drawn of a design."""
+
+from __future__ import annotations
+
+import pathlib
+
+from fljax.games import design_dataset
+from fljax.report.designs import design_rows, design_sentences, front_picture, number_rows, write_design
+from tests.games.mechanisms.designs import DESIGN
+
+DATASET = design_dataset(DESIGN)
+
+
+def test_the_tables_have_intervals() -> None:
+    heads, *rows = design_rows(DATASET)
+    assert [row[0] for row in rows] == ["designed", "$plain", "fixed"]
+    first = dict(zip(heads, rows[0], strict=True))
+    assert first["objective"] == "0.800 (0.780 to 0.820)"  # t = 2.776, error = .0158 / sqrt(5)
+    assert (first["regret"], first["by"], first["worse off"]) == ("0.020", "double of client 1", "0.200")
+    assert dict(zip(heads, rows[2], strict=True))["designed adds"] == "+0.100 (+0.100 to +0.100)"
+    assert [row[2:4] for row in number_rows(DATASET)[1:]] == [["rate", "1.5"], ["clip", "0.7"], ["rate", "1.2"]]
+
+
+def test_sentences_say_what_is_no_better_and_what_is_not_worth_a_search() -> None:
+    assert design_sentences(DATASET) == [
+        "Designed at 0.03 is no better than $plain: +0.000 (+0.000 to +0.000).",
+        "Designed at 0.03 is better than fixed: +0.100 (+0.100 to +0.100), whose regret is 0.25.",
+        "On the federations by which it was chosen, designed at 0.03 had +0.0300 more.",
+        "Not worth a search at 0.03, since their noise is larger: clip.",
+        "The search took 1,234 runs.",
+    ]
+
+
+def test_the_picture_and_the_page(tmp_path: pathlib.Path) -> None:
+    figure = front_picture(DATASET, "a $heading")
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["designed", r"\$plain", "fixed"]
+    picture, page = write_design(tmp_path, DATASET, "a heading")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "no better than $plain" in page.read_text()
