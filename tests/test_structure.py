@@ -177,7 +177,7 @@ def test_the_root_has_no_loose_files() -> None:
 def test_only_the_front_doors_are_given_a_config() -> None:
     """Its names are resolved in ``config``, its values made in ``experiments.inputs.setup``; others see no tables."""
     readers = {path.relative_to(PACKAGE).as_posix() for path in FILES if "fljax.config.Config" in imports(path)}
-    doors = {f"experiments/{name}.py" for name in ("certify", "inputs/setup", "load", "run", "worth")}
+    doors = {f"experiments/{name}.py" for name in ("certify", "design", "inputs/setup", "load", "run", "worth")}
     assert not {each for each in readers if not each.startswith(("config/", "cli/"))} - doors
     readers = {room(path) for path in FILES if any(name.startswith("fljax.config.") for name in imports(path))}
     assert not readers & {"report", "algorithms", "scenarios", "contributions", "engine"}
