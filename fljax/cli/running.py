@@ -204,7 +204,7 @@ class CertifyOptions(NamedTuple):
         float, typer.Option(help="Of the local steps of an honest client in all rounds, in units of the metric.")
     ] = 0.0
     price: Annotated[float, typer.Option(help="Of a token that a client has at the end.")] = 0.0
-    budget: Annotated[float | None, typer.Option(help="Tokens that are paid at most; all if not given.")] = None
+    token_budget: Annotated[float | None, typer.Option(help="Tokens that are paid at most; all if not given.")] = None
     confidence: Annotated[float, typer.Option(help="Of the bounds, for all deviations of all clients at once.")] = 0.95
     method: Annotated[str, typer.Option(help="Of the bounds: bonferroni or max_t.")] = "bonferroni"
     identities: Annotated[

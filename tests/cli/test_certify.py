@@ -63,7 +63,7 @@ def test_what_was_left_out_is_said(fake: dict[str, Any]) -> None:
 def test_the_question(fake: dict[str, Any]) -> None:
     asked = ["--tolerance", "0.02", "--deviations", "zero rider, update times 2", "--metric", "test_loss", "--cost"]
     asked += ["0.1", "--price", "0.5", "--confidence", "0.9", "--method", "max_t", "--candidates", "0", "--no-control"]
-    asked += ["--budget=30", "--max-runs=7", "--resume", "--identities=3", "--deviators", "2, 0", "--outside", "none"]
+    asked += ["--token-budget=30", "--max-runs=7", "--resume", "--identities=3", "--deviators=2, 0", "--outside=none"]
     assert call("certify", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
     names = ("zero rider", "update times 2")
     utility = Utility("test_loss", 0.1, 0.5, 30)

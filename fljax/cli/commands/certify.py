@@ -84,7 +84,7 @@ def _question(options: CertifyOptions, *, imports: bool) -> Question:
     return Question(
         tolerance=options.tolerance,
         deviations=deviations_of(options.deviations, imports=imports),
-        utility=Utility(cast(Any, metric), options.cost, options.price, options.budget),
+        utility=Utility(cast(Any, metric), options.cost, options.price, options.token_budget),
         confidence=options.confidence,
         method=options.method,
         identities=options.identities,
