@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,14 @@ from fljax.training import Local, Optimizer, Stream
 
 FEATURES = ("log size", "log loss", "log norm", "cosine", "accuracy")
 BOUND = 6.0  # of features
+
+
+class Paying(NamedTuple):
+    """The Server if it pays clients."""
+
+    model: PyTree
+    optimizer: PyTree
+    tokens: Float[Array, " N"]  # of all rounds, by client id
 
 
 class Rule(NamedTuple):
@@ -52,6 +60,7 @@ def weighted(
     loss_power: Number = 0.0,
     clip: Positive | None = None,
     server_lr: NonNegative = 1.0,
+    payment: Number | None = None,
     clients_per_round: Count | None = 10,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
@@ -67,6 +76,8 @@ def weighted(
       loss_power: a positive one favours clients with a large loss. Losses below 1e-10 count as 1e-10.
       clip: updates are clipped to this multiple of their median norm. None, or a number as large as 1e9: they are not.
       server_lr: as for ``fedavg``.
+      payment: ``b``, tokens of a round; client k gets ``b a_k / sum_j a_j`` if it takes part. A negative one is a fee.
+        The Server and Info have ``tokens`` [client], which ``fljax.games.Utility`` has a price for. None: no tokens.
       clients_per_round: drawn uniformly without replacement; None: all.
       server_optimizer: as for ``fedavg``.
 
@@ -80,7 +91,8 @@ def weighted(
     def logarithms(up: Sent, counted: Bool[Array, " S"], size: Array, loss: Array) -> Float[Array, " S"]:
         return jnp.asarray(size_power, loss.dtype) * size + jnp.asarray(loss_power, loss.dtype) * loss
 
-    return _weighing(task, local, clients_per_round, logarithms, optimizer(server_lr, server_optimizer, task), clip)
+    side = optimizer(server_lr, server_optimizer, task)
+    return _weighing(task, local, clients_per_round, logarithms, side, clip, payment)
 
 
 @checked
@@ -90,6 +102,7 @@ def learnt(
     *,
     theta: Real[AnyArray, " P"] | Sequence[float] | None = None,
     hidden: CountOrZero = 4,
+    payment: Number | None = None,
     clients_per_round: Count | None = 10,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
@@ -106,6 +119,7 @@ def learnt(
         logarithms of ``clip`` and ``server_lr``, as for ``weighted``, which are cut off at -20 and 20.
         ``fljax.algorithms.weighted.parts_of`` names them. None: equal weights, no clip, a rate of 1.
       hidden: the width of the network; 0: none.
+      payment: as for ``weighted``.
       clients_per_round: drawn uniformly without replacement; None: all.
       server_optimizer: as for ``fedavg``.
 
@@ -131,7 +145,7 @@ def learnt(
         return jnp.log(jax.nn.softplus(score) + 1e-6)
 
     side = optimizer(server_lr, server_optimizer, task)
-    return _weighing(task, local, clients_per_round, logarithms, side, clip, accuracy=True)
+    return _weighing(task, local, clients_per_round, logarithms, side, clip, payment, accuracy=True)
 
 
 def parts_of(theta: Real[AnyArray, " P"] | Sequence[float] | None, hidden: int = 4) -> Rule:
@@ -151,9 +165,10 @@ def _weighing(
     logarithms: Callable[[Sent, Bool[Array, " S"], Array, Array], Float[Array, " S"]],
     server_side: ServerOptimizer,
     clip: float | Array | None,
+    payment: float | Array | None,
     accuracy: bool = False,
 ) -> Algorithm:
-    """An algorithm whose server weighs clipped updates by what it is sent; ``accuracy``: this is reported, too.
+    """An algorithm whose server weighs and pays clients by what it is sent; ``accuracy``: this is reported, too.
 
     ``logarithms(up, counted, size, loss)`` are those of the weights ``[S]``, up to a common term. Size and loss are
     logarithms, too, and finite. Clients that are absent or report no rows are not ``counted``.
@@ -166,8 +181,10 @@ def _weighing(
         report = Report(loss=loss, size=data.train.rows.size, accuracy=score if accuracy else NOT_ASKED)
         return Sent(trees.subtract(trained.params, down), report), trained.state
 
+    begin = init_optimized(task, server_side)
+
     # Not streamed: weights are relative to the largest one, and the median needs all norms.
-    def aggregate(server: SingleModel, up: Sent, round: Round) -> tuple[SingleModel, Info]:
+    def aggregate(server: Any, up: Sent, round: Round) -> tuple[SingleModel | Paying, Info]:
         counted = round.cohort.present & (up.report.size > 0)
         update = roles.zero_statistics(task, up.update)
         loss = jnp.where(counted, trees.wide(up.report.loss), 1)
@@ -180,7 +197,10 @@ def _weighing(
             update = aggregators.clip_to_median(update, present=counted, times=clip)
         step = aggregators.weighted_sum(roles.replace_statistics(task, update, up.update), weight)
         after = server_side.move(server.model, server.optimizer, step, round.cohort.present)
-        return SingleModel(*after), along("row", weight=weight)
+        if payment is None:
+            return SingleModel(*after), along("row", weight=weight)
+        tokens = trees.add_rows(server.tokens, round.cohort.id, round.cohort.present, payment * weight)
+        return Paying(*after, tokens), along("row", weight=weight) | along("client", tokens=tokens)
 
     return single_model(
         task,
@@ -188,7 +208,9 @@ def _weighing(
         train=train,
         init_client=keeping(task, local),
         aggregate=aggregate,
-        init_server=init_optimized(task, server_side),
+        init_server=begin
+        if payment is None
+        else lambda key, census: Paying(*begin(key, census), tokens=jnp.zeros(census.train.shape)),
     )
 
 
@@ -196,15 +218,18 @@ ENTRY = Entry(
     weighted,
     "weighs clients by powers of their size and loss",
     ("mcmahan2017communication", "li2020fair", "sun2019can"),
-    {"loss_power": 0.5, "clip": 0.9},
+    {"loss_power": 0.5, "clip": 0.9, "payment": 0.7},
     differentiable=("size_power", "loss_power", "clip", "server_lr"),
+    flat=("payment",),  # no model depends on it, but tokens do, and have a derivative
     reads="sizes, losses and updates, whose norms it compares",
 )
 LEARNT_ENTRY = Entry(
     learnt,
     "weighs clients by a small network of what they report and of their updates",
     ("mcmahan2017communication", "li2020fair", "sun2019can"),
-    {"hidden": 1, "theta": (0.4, 0.6, -0.5, 0.7, 0.3, 0.5, -0.4, 0.6, 0.3, -0.2, 0.1, 0.8, 0.5, -0.105, -0.223)},
+    {"hidden": 1, "theta": (0.4, 0.6, -0.5, 0.7, 0.3, 0.5, -0.4, 0.6, 0.3, -0.2, 0.1, 0.8, 0.5, -0.105, -0.223)}
+    | {"payment": 0.7},
     differentiable=("theta",),
+    flat=("payment",),
     reads="sizes, losses, accuracies and updates, whose norms and cosines it compares",
 )

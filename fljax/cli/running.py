@@ -203,6 +203,7 @@ class PlayOptions(NamedTuple):
         float, typer.Option(help="Of the local steps of an honest client in all rounds, in units of the metric.")
     ] = 0.0
     price: Annotated[float, typer.Option(help="Of a token that a client has at the end.")] = 0.0
+    token_budget: Annotated[float | None, typer.Option(help="Tokens that are paid at most; all if not given.")] = None
     deviators: Annotated[
         str | None,
         typer.Option(metavar="IDS", help="Ids of the clients that deviate, with commas; all of them if not given."),
@@ -302,7 +303,7 @@ def played(play: PlayOptions, *, imports: bool) -> dict[str, Any]:
     metric: Any = play.metric
     return {
         "deviations": deviations_of(play.deviations, imports=imports),
-        "utility": Utility(metric, play.cost, play.price),
+        "utility": Utility(metric, play.cost, play.price, play.token_budget),
         "deviators": ids_of(play),
         "outside": None if play.outside == "none" else play.outside,
     }

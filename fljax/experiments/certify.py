@@ -163,7 +163,7 @@ def _certificates(
     needed = playing and (asked.outside == "standalone" or any(map(reads_standalone, playing.values())))
     reference = standalone_of(setup, outputs, folder) if needed else None
     if asked.control and CONTROL not in finished:
-        utility = asked.utility._replace(cost=0.0, price=0.0)
+        utility = asked.utility._replace(cost=0.0, price=0.0, budget=None)
         ahead[CONTROL] = _Ahead(_INFLATED, utility, {}, (), identities=1, candidates=0, outside=None)
     for label, each in ahead.items():
         with about_algorithm(label):
@@ -203,8 +203,8 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
     check_numbers(
         chosen.deviations if asked.deviations is None else strategies_of(asked.deviations), algorithm_of(plan)
     )
-    if not messages.tokens:
-        utility = utility._replace(price=0.0)
+    if utility.price and not messages.tokens:
+        utility = utility._replace(price=0.0, budget=None)
     check_utility(utility, algorithm_of(plan), setup.federation)
     check_names(asked.deviations or (), asked.identities)
     identities, left_out = asked.identities, dict(chosen.left_out)
@@ -270,8 +270,8 @@ def in_json(asked: Question) -> str:
 def _check_question(earlier: str, asked: Question, of_what: str) -> None:
     """Raises a ValueError if something else was asked earlier, in the form of ``in_json``."""
     before, now = json.loads(earlier or "{}"), json.loads(in_json(asked))
-    # An older version plays no splits, all clients deviate, and the mechanism with one member is outside.
-    before = {"identities": 1, "deviators": None, "outside": "mechanism"} | before if before else before
+    # An older version plays no splits, all clients deviate, the mechanism with one member is outside, and all is paid.
+    before = {"identities": 1, "deviators": None, "outside": "mechanism", "budget": None} | before if before else before
     for name, value in now.items():
         if name in before and before[name] != value:
             raise ValueError(

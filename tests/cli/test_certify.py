@@ -63,10 +63,10 @@ def test_what_was_left_out_is_said(fake: dict[str, Any]) -> None:
 def test_the_question(fake: dict[str, Any]) -> None:
     asked = ["--tolerance", "0.02", "--deviations", "zero rider, update times 2", "--metric", "test_loss", "--cost"]
     asked += ["0.1", "--price", "0.5", "--confidence", "0.9", "--method", "max_t", "--candidates", "0", "--no-control"]
-    asked += ["--max-runs", "7", "--resume", "--identities", "3", "--deviators", "2, 0", "--outside", "none"]
+    asked += ["--token-budget=30", "--max-runs=7", "--resume", "--identities=3", "--deviators=2, 0", "--outside=none"]
     assert call("certify", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
     names = ("zero rider", "update times 2")
-    utility = Utility("test_loss", 0.1, 0.5)
+    utility = Utility("test_loss", 0.1, 0.5, 30)
     assert fake["question"] == experiment.Question(0.02, names, utility, 0.9, "max_t", 3, 0, False, 7, (0, 2), None)
     assert fake["resume"]
     assert not pathlib.Path("x", "certificates.html").exists()

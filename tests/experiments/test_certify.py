@@ -317,6 +317,10 @@ def test_a_price_is_no_fault_where_the_algorithm_with_tokens_is_finished(played,
     games.save_certificates(tmp_path / CERTIFICATES, first, saved.config, question=saved.question, data=saved.data)
     assert list(certify.run(config(), asked, directory=tmp_path, resume=True)) == LABELS
     assert [call["utility"].price for call in played] == [1.0, 0.0, 0.0]
+    older = saved.question.replace('"budget": null, ', "")
+    games.save_certificates(tmp_path / CERTIFICATES, certificates, saved.config, question=older, data=saved.data)
+    asked = asked._replace(utility=Utility(price=1.0, budget=3.0))
+    refuses(lambda: certify.run(config(), asked, directory=tmp_path, resume=True), "budget .* got 3.0 in place of null")
 
 
 def test_no_algorithm_has_the_label_of_the_control(played: list[dict[str, Any]]) -> None:

@@ -63,6 +63,7 @@ from fljax.games.strategic.utilities import (
     UtilityFunction,
     earnings_of,
     efforts_of,
+    paid_tokens,
     rounds_trained,
     steps_of_round,
     utilities_of_runs,
@@ -200,7 +201,10 @@ def split_payoffs(
     def play(name: str, before: int, data: Federation, member: Bool[np.ndarray, "run N"]) -> xr.Dataset:
         with stages.counted(before):
             same: dict[str, Any] = {"measure": earnings_of(asked), "max_runs": max_runs, **length}
-            return runs(played, data, Over({}, member), **same, **stages.arguments(name, before))
+            found = runs(played, data, Over({}, member), **same, **stages.arguments(name, before))
+        if isinstance(asked, Utility) and asked.price:  # all identities share the budget
+            found[TOKENS] = found[TOKENS].dims, paid_tokens(found[TOKENS].values * member[:, None], asked.budget)
+        return found
 
     def earned_by(measured: xr.Dataset, data: Federation, client: int | None) -> Float[np.ndarray, "seed run N"]:
         """The utilities of the N clients, without those of places behind them, whose steps ``client`` pays."""

@@ -130,19 +130,21 @@ EARNED, TOKENS, TRAINED = "earned", "tokens", "trained"
 
 
 class Utility(NamedTuple):
-    """``u_i = metric_i - cost_i effort_i + price tokens_i``, with the effort by ``efforts_of``.
+    """``u_i = metric_i - cost_i effort_i + price tokens_i min(1, budget / sum_j max(tokens_j, 0))``.
 
     Attributes:
       metric: of the model that a client would use, on its own test rows; "test_loss" is negated. None: "test_accuracy",
         or "test_loss" if the task has no score.
-      cost: ``c_i``, of the local steps of an honest client that trains in every round: one number, or one per client
-        id ``[N]``.
+      cost: ``c_i``, of the local steps of an honest client that trains in every round (``efforts_of``): one number, or
+        one per client id ``[N]``.
       price: of a token that a client has at the end, for algorithms whose server keeps tokens.
+      budget: of tokens that are paid to all clients together; debts (negative tokens) are owed in full. None: no bound.
     """
 
     metric: Literal["test_accuracy", "test_loss"] | None = None
     cost: float | Sequence[float] | Float[np.ndarray, " N"] = 0.0
     price: float = 0.0
+    budget: float | None = None
 
 
 class Earnings(NamedTuple):
@@ -174,9 +176,18 @@ def utilities_of(
     tokens: Float[np.ndarray, "... N"] | None,
     utility: Utility,
 ) -> Float[np.ndarray, "... N"]:
-    """``u_i = metric_i - cost_i effort_i + price tokens_i``; Blum et al. (ICML 2021) have such costs."""
+    """The equation of ``Utility``; Blum et al. (ICML 2021) have such costs."""
     net = earned - np.asarray(utility.cost, float) * effort
-    return net if tokens is None else net + utility.price * tokens
+    return net if tokens is None else net + utility.price * paid_tokens(tokens, utility.budget)
+
+
+def paid_tokens(tokens: Float[np.ndarray, "... N"], budget: float | None) -> Float[np.ndarray, "... N"]:
+    """``min(tokens_i, 0) + max(tokens_i, 0) min(1, budget / sum_j max(tokens_j, 0))``."""
+    if budget is None:
+        return tokens
+    due = np.maximum(tokens, 0).sum(axis=-1, keepdims=True)
+    share = np.divide(budget, due, out=np.ones(due.shape), where=due > budget)
+    return np.where(tokens > 0, tokens * share, tokens)
 
 
 def tokens_of(server: PyTree) -> Any:
@@ -237,7 +248,8 @@ def utilities_of_runs(
         return values[EARNED]
     metric = utility.metric or ("test_accuracy" if "test_accuracy" in values else "test_loss")
     earned = -values[metric] if metric == "test_loss" else values[metric]
-    net = utilities_of(earned, effort, values[TOKENS] if utility.price else None, utility)
+    member = measured["member"].values if "member" in measured.coords else True  # of others the tokens are not paid
+    net = utilities_of(earned, effort, values[TOKENS] * member if utility.price else None, utility)
     return as_precise_as(net, earned)
 
 
@@ -254,6 +266,9 @@ def check_utility(utility: Utility | UtilityFunction, algorithm: Algorithm, fede
     price, clients = as_number(utility.price), federation.clients.id.shape[-1]
     if price is None or not np.isfinite(price):
         raise ValueError(f"expected price to be one finite number, got {utility.price!r}")
+    budget = np.inf if utility.budget is None else as_number(utility.budget)
+    if budget is None or not 0 <= budget <= np.inf or (utility.budget is not None and not price):
+        raise ValueError(f"expected budget to be a number of at least 0 beside a price of tokens, got {utility.budget}")
     check_unlabelled("cost", utility.cost)
     cost = np.asarray(utility.cost)
     if cost.dtype.kind not in "iuf" or cost.shape not in ((), (clients,)) or not np.isfinite(cost).all():

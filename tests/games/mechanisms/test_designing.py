@@ -75,6 +75,20 @@ def test_the_front_of_a_rate_in_closed_form() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("budget", "payment"), [(None, 0.3), (0.2, 0.1)])
+def test_the_least_payment_for_which_clients_take_part(budget: float | None, payment: float) -> None:
+    """An honest client has -1/4 from the model, its effort costs 1/10, and it gets half of the payment."""
+    options: dict[str, Any] = {"mechanism": Plan(algorithms.weighted, known.SAME), "tolerance": [1.0], "worse_off": 0.0}
+    options |= {"over": {"payment": Interval(0.0, 1.0)}, "objective": lambda payoffs: -payoffs.sum(), "budget": 800}
+    # The second client takes part for 3/10, which a budget of 1/5 does not pay.
+    options |= {"outside": np.array([-0.3, -0.2]), "utility": games.Utility(cost=0.1, price=1.0, budget=budget)}
+    chosen = rates(**options).chosen[DESIGNED][0]
+    assert float(chosen.arguments["payment"]) == pytest.approx(payment, abs=0.02)
+    assert chosen.fresh.objective == pytest.approx(0.7 - chosen.arguments["payment"], abs=1e-5)
+    assert chosen.fresh.worse_off == (0 if budget is None else 0.5)
+
+
+@pytest.mark.thorough
 def test_the_mean_without_a_bound_of_regret_and_nearly_the_median_with_one() -> None:
     lies = {f"times {factor}": Strategy(own=float(factor)) for factor in (2, 5, 15, 40)}
     sizes: dict[str, Any] = {"pool": 200, "resample": 60, "validation": 200, "fresh": 100, "budget": 90_000}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fljax import games
-from fljax.algorithms import afl
+from fljax.algorithms import afl, weighted
 from fljax.engine import Plan
 from fljax.games.strategic.splitting import check_splits
 from fljax.protocol import ClientData, Examples, Federation, Rows
@@ -93,6 +93,18 @@ def test_the_owner_pays_for_the_steps_of_all_identities() -> None:
     )
     np.testing.assert_allclose(free.payoffs - paid.payoffs, [[[0, 0.5, 2.0], [0, 1.0, 2.0]]], atol=1e-5)
     assert free.outside is None
+
+
+@pytest.mark.parametrize(("power", "shares"), [(1.0, [1 / 4, 1 / 4]), (0.0, [1 / 3, 2 / 4])])
+def test_all_identities_share_the_budget(power: float, shares: list[float]) -> None:
+    """Three rounds pay 2 each, and the budget is 3. By size a split changes nothing."""
+    arguments = {"task": PLAN.arguments["task"], "local": Local(RATE, 4, steps=1), "clients_per_round": None}
+    plan = Plan(weighted, {**arguments, "size_power": power, "payment": 2.0})
+    asked = games.Utility(), games.Utility(price=10.0, budget=3.0)
+    same: dict[str, Any] = {"rounds": ROUNDS, "deviators": [1], "outside": False}
+    free, paid = (games.split_payoffs(plan, federation(), utility=utility, **same).payoffs for utility in asked)
+    np.testing.assert_allclose((paid - free)[0, :, 1], 30 * np.array(shares), rtol=1e-5)
+    np.testing.assert_allclose((paid - free).sum(axis=2), 30, rtol=1e-5)
 
 
 def test_saved_runs_go_on(tmp_path: Any) -> None:

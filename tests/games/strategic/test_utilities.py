@@ -1,12 +1,14 @@
-"""What clients get: ``u_i = metric_i - cost_i effort_i + price tokens_i``."""
+"""What clients get: ``u_i = metric_i - cost_i effort_i + price paid_i``."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given
 
 from fljax.algorithms import fedavg
 from fljax.engine import Plan
@@ -43,6 +45,22 @@ def test_the_equation() -> None:
     np.testing.assert_allclose(utilities_of(earned, effort, None, Utility(cost=0.1)), earned - 0.1 * effort)
 
 
+@pytest.mark.parametrize(("budget", "share"), [(None, 1), (np.inf, 1), (4, 1), (2, 0.5), (0, 0)])
+def test_tokens_are_paid_in_proportion_to_the_budget_and_debts_in_full(budget: Any, share: float) -> None:
+    tokens = np.array([[3.0, 1.0, -2.0, 0.0], [0.0, 0.0, -1.0, 0.0]])
+    found = utilities_of(np.ones((2, 4)), 0.0, tokens, Utility(price=0.5, budget=budget))
+    np.testing.assert_allclose(found, 1 + 0.5 * np.where(tokens > 0, share * tokens, tokens))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), st.floats(0, 1e6), st.floats(0.1, 10))
+def test_the_budget_is_kept_in_any_order(tokens: list[float], budget: float, price: float) -> None:
+    held, order, utility = np.array(tokens), np.argsort(tokens), Utility(price=price, budget=budget)
+    found, sorted = (utilities_of(np.zeros(len(held)), 0.0, each, utility) for each in (held, held[order]))
+    assert found.clip(0).sum() <= price * budget * (1 + 1e-12) + 1e-12
+    assert np.all(np.abs(found) <= np.abs(price * held))
+    np.testing.assert_allclose(sorted, found[order], rtol=1e-9, atol=1e-12)
+
+
 def test_tokens_are_a_field_of_the_server_or_of_its_parts() -> None:
     assert tokens_of(Server({"w": 1}, Books((1.0, 2.0)))) == (1.0, 2.0)
     assert tokens_of(Server({"w": 1}, ())) is None
@@ -60,6 +78,9 @@ def test_utilities_of_runs() -> None:
     np.testing.assert_allclose(utilities_of_runs(measured, effort, Utility()), losses / 12)
     found = utilities_of_runs(measured, effort, Utility("test_loss", cost=2.0, price=0.5))
     np.testing.assert_allclose(found, -losses - 2 * effort + 0.5)
+    some = measured.assign_coords(member=(("run", "client"), np.array([[1, 0], [1, 1], [0, 1]], bool)))
+    found = utilities_of_runs(some, 0 * effort, Utility("test_loss", price=1.0, budget=1.0))
+    np.testing.assert_allclose(found, -losses + [[1, 0], [0.5, 0.5], [0, 1]])  # members alone are paid
     alone = measured.drop_vars(["test_accuracy", "tokens"])
     np.testing.assert_allclose(utilities_of_runs(alone, effort, Utility()), -losses)
     own = measured.rename(tokens="earned")
@@ -86,6 +107,8 @@ def test_a_function_gives_one_number_for_each_client() -> None:
         ("accuracy", r"expected a fljax\.games\.Utility or a function as utility, got 'accuracy'"),
         (Utility("loss"), 'the metric "test_accuracy" or "test_loss", got \'loss\''),  # type: ignore[arg-type]
         (Utility(price=float("nan")), "price to be one finite number, got nan"),
+        (Utility(budget=1.0), "budget to be a number of at least 0 beside a price of tokens, got 1.0"),
+        (Utility(price=1.0, budget=float("nan")), "got nan"),
         (Utility(cost=[1.0, 2.0]), r"cost to be one finite number or one for each of 3 clients, got \[1\.0, 2\.0\]"),
         (Utility(cost=float("inf")), "cost to be"),
         (Utility("test_accuracy"), 'the metric "test_loss" for a task without a score'),
@@ -97,4 +120,4 @@ def test_other_utilities_are_refused(utility: Any, words: str) -> None:
 
 
 def test_usual_utilities_pass() -> None:
-    check_utility(Utility(cost=[0.0] * 5, price=0.1), algorithm_of(SCORED), tiny_federation())
+    check_utility(Utility(cost=[0.0] * 5, price=0.1, budget=float("inf")), algorithm_of(SCORED), tiny_federation())
