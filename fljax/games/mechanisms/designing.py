@@ -189,7 +189,7 @@ def design(
         numbers, or else none.
       standalone: as for ``fljax.games.payoffs``.
       search: "cma" (CMA-ES), "random", or "gradient" (Adam from several starts), for many numbers and payoffs with a
-        gradient, such as ``Utility(metric="test_loss")``. The latter sees no ``worse_off``, nor "participation".
+        gradient, such as ``Utility(metric="test_loss")``. Slopes do not see ``worse_off``.
       budget: runs of all searches and of validation. The gradient of a run counts as one more; checkpoints do not have
         it, so it is computed again.
       population: candidates of a generation, at least 4; None: ``4 + 3 log(numbers)``, at least 8, and six times as
