@@ -242,7 +242,7 @@ def test_no_branch_on_an_algorithm_name():
     ("library", "home"),
     [
         ("flax", "models"),
-        ("optax", "algorithms config models training"),
+        ("optax", "algorithms config games models training"),
         ("typer", "cli"),
         ("rich", "cli experiments"),
         ("matplotlib", "report"),

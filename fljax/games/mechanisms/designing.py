@@ -144,7 +144,7 @@ def design(
     utility: Utility | UtilityFunction | None = None,
     outside: Outside = "standalone",
     standalone: Local | None = None,
-    search: Literal["cma", "random"] = "cma",
+    search: Literal["cma", "random", "gradient"] = "cma",
     budget: int = 50_000,
     population: int | None = None,
     pool: int = 40,
@@ -188,10 +188,13 @@ def design(
       outside: as for ``fljax.games.payoffs``, for all federations, but not "mechanism". A function as mechanism has
         numbers, or else none.
       standalone: as for ``fljax.games.payoffs``.
-      search: "cma" (CMA-ES) or "random".
-      budget: runs of all searches and of validation.
+      search: "cma" (CMA-ES), "random", or "gradient" (Adam from several starts), for many numbers and payoffs with a
+        gradient, such as ``Utility(metric="test_loss")``. Slopes do not see ``worse_off``.
+      budget: runs of all searches and of validation. The gradient of a run counts as one more; checkpoints do not have
+        it, so it is computed again.
       population: candidates of a generation, at least 4; None: ``4 + 3 log(numbers)``, at least 8, and six times as
-        many for "random", of which a sixth is played with lies.
+        many for "random". Lies are played for half of them, the best ones by their honest runs, of "random" for a
+        sixth, and of "gradient" for all.
       pool: how many federations are searched.
       resample: how many of them a generation draws.
       validation: how many federations choose among candidates.
@@ -233,7 +236,7 @@ def design(
         check_deviators(deviators, count)
     who = tuple(range(count)) if deviators is None else tuple(map(int, deviators))
     tolerances = tuple(map(float, tolerance))
-    asked = Asked(objective, tolerances, worse_off, penalty, roles, who, search, population, **sizes)
+    asked = Asked(objective, tolerances, worse_off, penalty, roles, who, SEARCHES[search], population, **sizes)
     found = list[Mechanism]()
     for place, (label, game) in enumerate(games.items()):
         plan, tuned, runs = entries.get(label, Baseline(None, over))  # pyright: ignore[reportArgumentType]

@@ -59,6 +59,7 @@ class Judged(NamedTuple):
       group: ``[C]``, the group that has it; -1 if no lie was played.
       worse_off: ``[C]``, the share of clients with less than outside; NaN if that is not known.
       gains: ``[C, group]``, mean gains; minus infinity of groups that were not played.
+      honest: ``[C, place, N]``, payoffs.
     """
 
     objective: Float[np.ndarray, " C"]
@@ -67,6 +68,7 @@ class Judged(NamedTuple):
     group: Int[np.ndarray, " C"]
     worse_off: Float[np.ndarray, " C"]
     gains: Float[np.ndarray, "C group"]
+    honest: Float[np.ndarray, "C place N"]
 
 
 def check_objective(objective: Objective, clients: int, *, outside: bool) -> None:
@@ -124,7 +126,7 @@ def judged(payoffs: Payoffs, cells: Cells, groups: int, objective: Objective, ou
     error = best.std(axis=1, ddof=1) / np.sqrt(many) if many > 1 else np.full(count, np.nan)
     worse = np.full(count, np.nan) if outside is None else (honest < outside).mean(axis=(1, 2))
     found = np.array([objectives_of(objective, each, outside).mean() for each in honest])
-    return Judged(np.where(lost, -np.inf, found), best.mean(axis=1), error, place, worse, mean)
+    return Judged(np.where(lost, -np.inf, found), best.mean(axis=1), error, place, worse, mean, honest)
 
 
 def scores(judged: Judged, tolerance: float, worse_off: float, penalty: float) -> Float[np.ndarray, " C"]:

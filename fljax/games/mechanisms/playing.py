@@ -6,29 +6,31 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from fljax.core import users, values
+from fljax.core import trees, users, values
 from fljax.core.values import is_whole
 from fljax.data import choose
-from fljax.engine import Over, Plan
+from fljax.engine import Over, Plan, evaluate_clients, rollout
 from fljax.engine.checkpoints import Checkpoint
+from fljax.engine.rounds.states import by_id
 from fljax.games.strategic.gains import PayoffTable
 from fljax.games.strategic.playing import (
     check_deviations,
     checked_messages,
     payoffs,
+    places_of,
+    played_by,
     rehearse_functions,
+    strategies_played,
     unread,
     usual_deviations,
 )
-from fljax.games.strategic.utilities import (
-    Utility,
-    UtilityFunction,
-)
+from fljax.games.strategic.utilities import Utility, UtilityFunction, tokens_of
 from fljax.games.values import algorithm_of
-from fljax.protocol import Federation
+from fljax.protocol import Federation, Labelled
 from fljax.scenarios import Deviation, Strategy
 
 Candidates = Mapping[str, Float[np.ndarray, "candidate ..."]]
@@ -48,12 +50,15 @@ class Game(NamedTuple):
       clients: N.
       deviations: the strategies 1, 2, ... of a profile by name, those of a function without any; 0 is honest.
       outside: ``[place, N]``, what clients get if they do not join; None: it is not known.
+      slopes: ``(candidates, profiles [C, P, N], places, weights [C, P, place, N])`` -> derivatives of weighted sums of
+        payoffs in the numbers of candidates; None: payoffs have none.
     """
 
     play: Callable[[Candidates, Int[np.ndarray, "profile client"], Places, str], Payoffs]
     clients: int
     deviations: Mapping[str, Strategy | Deviation | None]
     outside: Float[np.ndarray, "place client"] | None = None
+    slopes: Any = None
 
 
 def of_plan(
@@ -91,7 +96,38 @@ def of_plan(
         tables = [found] if isinstance(found, PayoffTable) else found
         return np.stack([table.payoffs.transpose(1, 0, 2) for table in tables])
 
-    return Game(play, pool.clients.id.shape[-1], tried)
+    smooth = not isinstance(asked, Utility) or asked.metric == "test_loss" or algorithm_of(plan).task.score is None
+    slopes = _slopes_of(plan, pool, tried, asked, settings["rounds"]) if smooth else None
+    return Game(play, pool.clients.id.shape[-1], tried, slopes=slopes)
+
+
+def _slopes_of(plan: Plan, pool: Federation, tried: Any, utility: Any, rounds: int) -> Any:
+    """``Game.slopes`` through the runs of ``play``, one after another. Efforts are counts, which have none."""
+
+    def weighted(numbers: Any, lie: Any, place: Any, weights: Any, pool: Any) -> Any:
+        strategic = played_by(plan, tried, {**lie, **numbers, **trees.take(plan.by_seed, place)})
+        algorithm, federation = strategic.build(**strategic.arguments), choose(pool, place)
+        state, _ = rollout(algorithm, federation, rounds=rounds, seed=place)
+        scores = evaluate_clients(algorithm, federation, state)
+        if not isinstance(utility, Utility):
+            told = {name: Labelled(values, ("client",)) for name, values in scores.items()}
+            return jnp.vdot(utility(algorithm, state, told), weights)
+        tokens = utility.price * tokens_of(state.server) if utility.price else 0.0
+        return jnp.vdot(tokens - scores["test_loss"], weights)
+
+    stored = by_id(pool)  # without names
+    gradients = jax.jit(lambda rows, pool: jax.lax.map(lambda row: jax.grad(weighted)(*row, pool), rows))
+
+    def slopes(candidates: Candidates, profiles: Any, at: Places, weights: Payoffs) -> Candidates:
+        candidate, profile, place = np.indices(weights.shape[:3]).reshape(3, -1)
+        choices = profiles[candidate, profile]
+        lies = {"played": strategies_played(tried, choices), "chosen": places_of(tried)[choices]}
+        numbers = {name: values[candidate] for name, values in candidates.items()}
+        rows = numbers, lies, at[place], weights[candidate, profile, place]
+        found = gradients(jax.tree.map(jnp.asarray, rows), stored)
+        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(len(weights), -1, *leaf.shape[1:]).sum(1), found)
+
+    return slopes
 
 
 def of_places(plan: Plan, places: Places) -> Plan:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import optax
 from jaxtyping import Float
 
 from fljax.core.values import as_number
@@ -119,8 +120,8 @@ class Proposal(NamedTuple):
     best: Float[np.ndarray, " number"] | None
 
 
-# It yields proposals, and is sent the scores of their points; larger ones are better.
-Search = Generator[Proposal, Float[np.ndarray, " candidates"], None]
+# It yields proposals, and is sent the scores of their points, of which larger ones are better, and their gradients.
+Search = Generator[Proposal, tuple[Float[np.ndarray, " candidate"], Any], None]
 
 
 def cma(space: Space, seed: int, population: int) -> Search:
@@ -140,14 +141,16 @@ def cma(space: Space, seed: int, population: int) -> Search:
     while True:
         points = space.drawn(generator, population)
         points[0] = space.start if place == 0 else points[0]
-        scores = yield Proposal(points, None)
+        scores, _ = yield Proposal(points, None)
         mean = np.zeros(len(wide))
         mean[:count] = points[int(np.argmax(scores))]
+        if place == 0:  # arrays have a start, which is better than random numbers
+            mean[:count] = np.where(np.isfinite(bounds[:, 0]), mean[:count], space.start)
         spread = 0.3 if np.isfinite(bounds).all() else 0.5
         strategy = CMA(mean, spread, bounds=wide, seed=seed + place, population_size=population)
         while not strategy.should_stop():
             asked = np.stack([strategy.ask() for _ in range(population)])
-            scores = yield Proposal(asked[:, :count], np.clip(strategy.mean[:count], *bounds.T))
+            scores, _ = yield Proposal(asked[:, :count], np.clip(strategy.mean[:count], *bounds.T))
             least = np.nan_to_num(scores, neginf=-1e300)  # of candidates that diverge
             strategy.tell([(point, -score) for point, score in zip(asked, least, strict=True)])
         place += 1
@@ -159,8 +162,49 @@ def random(space: Space, seed: int, population: int) -> Search:
     while True:
         points = space.drawn(generator, population)
         points[0] = best  # so that all that are compared have the same federations
-        scores = yield Proposal(points, best)
+        scores, _ = yield Proposal(points, best)
         best = points[int(np.argmax(scores))]
 
 
-SEARCHES: dict[str, Callable[[Space, int, int], Search]] = {"cma": cma, "random": random}
+def gradient(space: Space, seed: int, population: int) -> Search:
+    """Ascents by Adam from several points, in steps that shrink; then from the best of them and from others.
+
+    Source: Kingma and Ba, "Adam: a method for stochastic optimization" (ICLR 2015).
+    """
+    generator, best = np.random.default_rng(seed), space.start
+    adam = optax.adam(optax.exponential_decay(0.1, transition_steps=1, decay_rate=0.9))
+    while True:
+        points = space.drawn(generator, population)
+        points[0], state = best, adam.init(np.zeros(points.shape, np.float32))
+        for _ in range(50):
+            scores, slopes = yield Proposal(points, best)
+            best = points[int(np.argmax(scores))]
+            # Where the penalty sets in, slopes are many times those before, which Adam would remember.
+            length = np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-30)
+            step, state = adam.update((-slopes / length).astype(np.float32), state)
+            # Runs that diverge have no direction.
+            points = np.where(np.isfinite(scores)[:, None], points + np.asarray(step, float), best)
+            points = np.clip(points, *space.bounds.T)
+
+
+class Kind(NamedTuple):
+    """A search, and what it takes.
+
+    Attributes:
+      of: the search.
+      staged: of so many candidates, the best one by its honest runs is played with lies. The others count less.
+      times: its usual population, in units of that of CMA-ES.
+      slopes: whether it reads gradients.
+    """
+
+    of: Callable[[Space, int, int], Search]
+    staged: int = 1
+    times: int = 1
+    slopes: bool = False
+
+
+SEARCHES = {
+    "cma": Kind(cma, staged=2),
+    "random": Kind(random, staged=6, times=6),
+    "gradient": Kind(gradient, slopes=True),
+}

@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Float
 
 from fljax.engine import Plan
-from fljax.games.mechanisms.judging import Cells, Judged, Objective, judged, scores
+from fljax.games.mechanisms.judging import Cells, Judged, Objective, judged, objectives_of, scores
 from fljax.games.mechanisms.playing import Game, Payoffs, Places
-from fljax.games.mechanisms.searching import SEARCHES, Points, Space
+from fljax.games.mechanisms.searching import Kind, Points, Space
 
 _ACTIVE, _ALL_EVERY = 12, 4  # groups that are played, and after how many generations all are
-_STAGED = 6  # of so many random candidates, one is played with lies
+_MOVED, _SMOOTH = 1e-3, 1e-3  # of payoffs and points, for slopes; and regret within which the penalty sets in
 _KEPT, _FINALISTS = 6, 2  # candidates of each search that validation plays honestly, and with all lies
 
 
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
     penalty: float
     roles: bool
     deviators: tuple[int, ...]
-    search: str
+    search: Kind
     population: int | None
     pool: int
     resample: int
@@ -96,8 +96,7 @@ class Mechanism(NamedTuple):
     def population(self) -> int:
         """Candidates of a generation."""
         usual = max(8, 4 + int(3 * np.log(max(len(self.space.bounds), 1))))
-        staged = _STAGED if self.asked.search == "random" else 1
-        return usual * staged if self.asked.population is None else self.asked.population
+        return usual * self.asked.search.times if self.asked.population is None else self.asked.population
 
     def judge(self, points: Points, lies: Cells, places: Places, name: str) -> Judged:
         """Candidates, by the payoffs of this name."""
@@ -109,6 +108,26 @@ class Mechanism(NamedTuple):
         """Candidates, by payoffs on these federations."""
         outside = None if self.game.outside is None else self.game.outside[places]
         return judged(payoffs, lies, self.cells.groups, self.asked.objective, outside)
+
+    def slopes(self, points: Points, judged: Judged, places: Places, tolerance: float) -> Points:
+        """Derivatives of ``objective - penalty softplus(regret - tolerance)`` in points, the first that were judged."""
+        judged = Judged(*(leaf[: len(points)] for leaf in judged))
+        asked, cells, each, many = self.asked, self.cells, np.eye(self.game.clients), len(places)
+        outside = None if self.game.outside is None else self.game.outside[places]
+        moves = _MOVED * np.concatenate([each, -each])
+        ends = [[objectives_of(asked.objective, one + move, outside) for one in judged.honest] for move in moves]
+        slope = np.subtract(*np.split(np.array(ends), 2)).transpose(1, 2, 0) / (2 * _MOVED * many)
+        lies = np.stack([np.flatnonzero(cells.group == group) for group in judged.group])
+        own = each[cells.client[lies]][:, :, None]  # [candidate, lie, 1, client]
+        pressed = asked.penalty * (0.5 + 0.5 * np.tanh((judged.regret - tolerance) / (2 * _SMOOTH)))
+        gained = np.repeat(pressed[:, None, None, None] * own / (own.shape[1] * many), many, axis=2)
+        weights = np.concatenate([(slope + gained.sum(axis=1))[:, None], -gained], axis=1)
+        profiles = np.concatenate([0 * own[:, :1], own * cells.strategy[lies][..., None, None]], axis=1)[:, :, 0]
+        found = self.game.slopes(self.space.arguments(points), profiles.astype(int), places, weights)
+        # Each argument depends on its own numbers alone.
+        low, high = (self.space.arguments(points + move) for move in (-_MOVED, _MOVED))
+        parts = [(found[name] * (high[name] - low[name])).reshape(len(points), -1) for name in low]
+        return np.nan_to_num(np.concatenate(parts, axis=1) / (2 * _MOVED))
 
     def found(self, judged: Judged, place: int) -> Found:
         """One of several candidates."""
@@ -130,6 +149,11 @@ def runs_of_search(mechanism: Mechanism) -> int:
     if not mechanism.space.over:
         return 0
     asked, lies = mechanism.asked, len(mechanism.cells.client)
+    if asked.search.slopes and (mechanism.game.slopes is None or asked.objective == "participation"):
+        raise ValueError(
+            'expected an objective and payoffs with a gradient for search="gradient", such as "mean" and '
+            'Utility(metric="test_loss"), got "participation", accuracies or a function as mechanism'
+        )
     judging = len(asked.tolerance) * asked.validation * (_KEPT + _FINALISTS * (1 + lies))
     least = judging + 2 * len(asked.tolerance) * runs_of_generation(mechanism, lies)
     if mechanism.budget < least:
@@ -141,16 +165,17 @@ def runs_of_search(mechanism: Mechanism) -> int:
     return (mechanism.budget - judging) // len(asked.tolerance)
 
 
-def runs_of_generation(mechanism: Mechanism, lies: int) -> int:
-    """Runs of a generation in which so many lies are played, and a candidate is kept."""
-    staged, points = mechanism.asked.search == "random", mechanism.population + 1
-    tried = 1 + _tried(mechanism.population) if staged else points
-    return mechanism.asked.resample * (points * staged + tried * (1 + lies))
+def runs_of_generation(mechanism: Mechanism, lies: int, kept: bool = True) -> int:
+    """Runs of a generation in which so many lies are played; of slopes those of honesty and of the worst group."""
+    search, cells = mechanism.asked.search, mechanism.cells
+    first = (mechanism.population + kept) * (search.staged > 1)
+    slopes = mechanism.population * (1 + len(cells.client) // cells.groups) if search.slopes else 0
+    return mechanism.asked.resample * (first + (kept + _tried(mechanism)) * (1 + lies) + slopes)
 
 
-def _tried(points: int) -> int:
-    """How many of random points are played with lies: the best ones, and the first, which was the best before."""
-    return min(points, 1 + -(-points // _STAGED))
+def _tried(mechanism: Mechanism) -> int:
+    """How many points of a generation are played with lies: the best ones, and the first, which was the best before."""
+    return min(mechanism.population, 1 + -(-mechanism.population // mechanism.asked.search.staged))
 
 
 def searched(mechanism: Mechanism, place: int) -> tuple[list[Candidate], int]:
@@ -160,8 +185,8 @@ def searched(mechanism: Mechanism, place: int) -> tuple[list[Candidate], int]:
         return [Candidate(np.zeros(0), unknown, unknown)] * (place == 0), 0
     asked, cells, budget = mechanism.asked, mechanism.cells, runs_of_search(mechanism)
     keys = np.random.SeedSequence((asked.seed, place)).generate_state(2)
-    generator, staged = np.random.default_rng(keys[0]), asked.search == "random"
-    search = SEARCHES[asked.search](mechanism.space, int(keys[1]), mechanism.population)
+    generator = np.random.default_rng(keys[0])
+    search = asked.search.of(mechanism.space, int(keys[1]), mechanism.population)
     proposal, kept, spent, generation = next(search), list[Candidate](), 0, 0
     groups = max(1, _ACTIVE // (1 if asked.roles else len(asked.deviators)))
     gained = np.full(cells.groups, np.inf)  # by each lie in the generation that played it last
@@ -173,21 +198,24 @@ def searched(mechanism: Mechanism, place: int) -> tuple[list[Candidate], int]:
         ends = spent + cost + runs_of_generation(mechanism, len(cells.client)) > budget
         best = proposal.best if ends or spent >= len(kept) * budget / _KEPT else None
         points = proposal.points if best is None else np.concatenate([proposal.points, best[None]])
-        tried = np.arange(len(points))
-        if staged:
-            first = mechanism.judge(points, cells.of_groups(tried[:0]), places, f"{name}-honest").objective
+        tried, rest = np.arange(len(points)), np.arange(0)
+        if asked.search.staged > 1:
+            first = mechanism.judge(points, cells.of_groups(rest), places, f"{name}-honest").objective
             order = 1 + np.argsort(-first[1 : mechanism.population], kind="stable")
-            chosen = np.sort(order[: _tried(mechanism.population) - 1])
-            tried = np.concatenate([[0], chosen, np.arange(mechanism.population, len(points))])
+            chosen, rest = np.split(order, [_tried(mechanism) - 1])
+            tried = np.concatenate([[0], np.sort(chosen), np.arange(mechanism.population, len(points))])
         found = mechanism.judge(points[tried], active, places, name)
         values = np.full(len(points), -np.inf)
         values[tried] = scores(found, asked.tolerance[place], asked.worse_off, asked.penalty)
+        values[rest] = values[tried].min(initial=0, where=np.isfinite(values[tried])) - 1 - np.arange(len(rest))
         lies = np.isfinite(found.gains[0])
         gained[lies] = found.gains[:, lies].mean(axis=0)
         if best is not None and np.isfinite(values[-1]):
             kept = [*kept[: _KEPT - 1], Candidate(points[-1], mechanism.found(found, -1), unknown)]
-        spent += asked.resample * (len(points) * staged + len(tried) * (1 + len(active.client)))
-        proposal, generation = search.send(values[: mechanism.population]), generation + 1
+        spent += runs_of_generation(mechanism, len(active.client), best is not None)
+        points = points[: mechanism.population]
+        slopes = mechanism.slopes(points, found, places, asked.tolerance[place]) if asked.search.slopes else None
+        proposal, generation = search.send((values[: len(points)], slopes)), generation + 1
 
 
 def validated(mechanism: Mechanism, kept: Sequence[Candidate]) -> tuple[list[Candidate], int]:

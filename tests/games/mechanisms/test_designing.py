@@ -13,8 +13,10 @@ from hypothesis import given
 from fljax import Plan, algorithms, data, games
 from fljax.games import Around, Baseline, Design, Interval, design
 from fljax.games.mechanisms.designing import DESIGNED
+from fljax.games.mechanisms.playing import of_plan
 from fljax.games.mechanisms.searching import Space
 from fljax.scenarios import ByReport, Strategy
+from tests.compiled import compilations
 from tests.games.mechanisms import known
 
 DOUBLE = {"double": Strategy(own=2.0)}
@@ -100,6 +102,32 @@ def test_the_mean_without_a_bound_of_regret_and_nearly_the_median_with_one() -> 
     assert free >= 0.30
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("tolerance", [0.0, 0.15])
+def test_gradients_from_several_starts_leave_a_local_optimum(tolerance: float) -> None:
+    # From the middle of this space, 0.16, slopes lead to 0.01, where a lie gains nothing, either.
+    trap = {"server_lr": Interval(0.01, 2.5, log=True)}
+    (chosen,) = rates(tolerance=[tolerance], over=trap, search="gradient").chosen[DESIGNED]
+    assert float(chosen.arguments["server_lr"]) == pytest.approx(known.best_rate(tolerance), abs=0.02)
+
+
+def test_slopes_of_payoffs_in_closed_form_by_one_program() -> None:
+    game = of_plan(known.UNIFORM, data.stack([known.of_targets([0.0, 1.0])] * 2), DOUBLE, rounds=1)
+    profiles, weights = np.tile([[0, 0], [0, 1]], (2, 1, 1)), np.zeros((2, 2, 1, 2))
+    weights[:, 0, 0, 0], weights[:, 1, 0, 1] = 1, 10
+
+    def at(rates: list[float], place: int) -> None:
+        # The honest model is s / 2, and s if the client with the target 1 doubles.
+        found = game.slopes({"server_lr": np.array(rates, np.float32)}, profiles, np.array([place]), weights)
+        expected = [-rate / 2 - 20 * (rate - 1) for rate in rates]
+        np.testing.assert_allclose(found["server_lr"], expected, rtol=1e-5)
+
+    at([0.5, 1.2], 0)
+    with compilations() as seen:
+        at([0.1, 2.0], 1)
+    assert not seen
+
+
 @pytest.mark.parametrize("search", ["cma", "random"])
 def test_the_best_auction_has_the_second_price_and_a_reserve_of_a_half(search: Any) -> None:
     found = auctions(search=search)
@@ -114,8 +142,10 @@ def test_the_best_auction_has_the_second_price_and_a_reserve_of_a_half(search: A
     assert found.chosen[DESIGNED][0].certificate is None
 
 
-def test_a_search_that_is_killed_three_times_ends_with_the_same_bits(tmp_path: pathlib.Path) -> None:
-    whole, left = rates(tolerance=[0.05], budget=400), [2, 7, 5]
+@pytest.mark.parametrize("search", ["cma", "gradient"])
+def test_a_search_that_is_killed_three_times_ends_with_the_same_bits(search: str, tmp_path: pathlib.Path) -> None:
+    options: dict[str, Any] = {"tolerance": [0.05], "budget": 400, "search": search}
+    whole, left = rates(**options), [2, 7, 5]
 
     def killed(_: Any) -> None:
         left[0] -= 1
@@ -125,13 +155,13 @@ def test_a_search_that_is_killed_three_times_ends_with_the_same_bits(tmp_path: p
 
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            rates(tolerance=[0.05], budget=400, checkpoint=tmp_path, on_block=killed)
-    again = rates(tolerance=[0.05], budget=400, checkpoint=tmp_path)
+            rates(**options, checkpoint=tmp_path, on_block=killed)
+    again = rates(**options, checkpoint=tmp_path)
     (before,), (after,) = whole.chosen[DESIGNED], again.chosen[DESIGNED]
     assert before.arguments == after.arguments
     np.testing.assert_equal(before[2:6], after[2:6])  # NaN are standard errors of one federation
     with pytest.raises(ValueError, match="expected the run of the checkpoints in"):
-        rates(tolerance=[0.05], budget=400, checkpoint=tmp_path, seed=1)
+        rates(**options, checkpoint=tmp_path, seed=1)
 
 
 def test_baselines_are_tuned_and_paired_by_federation() -> None:
@@ -150,6 +180,10 @@ def test_baselines_are_tuned_and_paired_by_federation() -> None:
             call(0.02)
     with pytest.raises(ValueError, match="'other'"):
         found.price(0.05, "other")
+
+
+# Its payoffs are accuracies.
+SCORED = Plan(algorithms.fedavg, {**known.SAME, "task": known.TASK._replace(score=lambda outputs, y: 0.0 * y)})
 
 
 def wrong(message: Any, knowledge: Any) -> Any:
@@ -185,6 +219,8 @@ def wrong(message: Any, knowledge: Any) -> Any:
         ({"objective": "total"}, "objective"),
         ({"objective": "nash", "outside": None}, "expected payoffs outside for the objective 'nash'"),
         ({"search": "grid"}, "search"),
+        ({"search": "gradient", "objective": "participation"}, 'with a gradient .* got "participation"'),
+        ({"search": "gradient", "mechanism": SCORED}, r'such as "mean" and Utility\(metric="test_loss"\)'),
         ({"worse_off": 2.0}, "expected worse_off to be a share of clients, got 2.0"),
         ({"penalty": -1.0}, "expected penalty to be a number of at least 0, got -1.0"),
         ({"deviators": [3]}, "expected deviators to be ids of the clients 0 to 1, got 3"),
@@ -211,11 +247,13 @@ def test_refusals_before_anything_runs(options: dict[str, Any], words: str) -> N
 def test_refusals_of_a_function(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         auctions(**options)
+    with pytest.raises(ValueError, match="expected an objective and payoffs with a gradient"):
+        auctions(search="gradient")
     with pytest.raises(ValueError, match="expected different names of deviations"):
         design(known.auction, over=RATE, clients=3, deviations=["a", "a"])
 
 
-@pytest.mark.parametrize("search", ["cma", "random"])
+@pytest.mark.parametrize("search", ["cma", "random", "gradient"])
 def test_a_budget_is_kept_and_the_least_one_suffices(search: str) -> None:
     played = list[int]()
     options: dict[str, Any] = {"search": search, "outside": None, "tolerance": [0.05, 0.1]}
@@ -227,9 +265,11 @@ def test_a_budget_is_kept_and_the_least_one_suffices(search: str) -> None:
         played.clear()
         found = rates(**{**options, "budget": budget})
         assert found.runs <= budget
-        # Fresh ones are beside it: honest runs for both, and three profiles for each different candidate.
+        # Fresh ones are beside it: for both honest runs, also without the number, and three profiles if they differ.
         different = len({float(chosen.arguments["server_lr"]) for chosen in found.chosen[DESIGNED]})
-        assert sum(played) - found.runs == 5 * (2 + 3 * different)
+        slopes = found.runs - sum(played) + 5 * (4 + 3 * different)
+        assert slopes % 16 == 0  # of eight points, and of the worst lie
+        assert (slopes > 0) == (search == "gradient")
 
 
 def shocked(numbers: Any, profile: Any, seed: int) -> Any:
