@@ -9,24 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from fljax.core import users, values
+from fljax.core import users
 from fljax.core.values import is_whole
 from fljax.data import choose
 from fljax.engine import Over, Plan
-from fljax.games.strategic.gains import PayoffTable
-from fljax.games.strategic.playing import (
-    check_deviations,
-    checked_messages,
-    payoffs,
-    rehearse_functions,
-    unread,
-    usual_deviations,
-)
-from fljax.games.strategic.utilities import (
-    Utility,
-    UtilityFunction,
-)
-from fljax.games.values import algorithm_of
+from fljax.games.strategic.playing import checked_plan, tables_of
+from fljax.games.strategic.utilities import Utility, UtilityFunction
 from fljax.protocol import Federation
 from fljax.scenarios import Deviation, Strategy
 
@@ -74,25 +62,16 @@ def of_plan(
     """
     if plan.by_seed:
         raise ValueError(f"expected a plan without arguments by seed, got {', '.join(plan.by_seed)}")
-    values.check_arguments(plan.build, plan.arguments, plan.by_seed)
-    asked: Utility | UtilityFunction = Utility() if utility is None else utility
-    messages = checked_messages(plan, pool, asked)
-    tried = usual_deviations(messages) if deviations is None else deviations
-    if beside and not (left_out := unread(tried, messages)).keys() >= tried.keys():
-        tried = {name: lie for name, lie in tried.items() if name not in left_out}
-    check_deviations(tried, messages, algorithm_of(plan))
-    rehearse_functions(tried, plan, pool)
+    game = checked_plan(plan, pool, deviations, utility, beside=beside)
+    assert game.deviations is not None
 
     def play(candidates: Candidates, profiles: Int[np.ndarray, "profile client"], at: Places, name: str) -> Payoffs:
-        over = Over(candidates) if candidates else None
-        same: dict[str, Any] = {"utility": asked, "outside": None, "block": ROWS, **settings}
+        over, same = Over(candidates) if candidates else None, {"block": ROWS, **settings, "seeds": at.tolist()}
         same["checkpoint"] = None if checkpoint is None else checkpoint / name
-        same |= {"seeds": at.tolist(), "deviations": tried, "shape": profiles}
-        found = payoffs(plan, choose(pool, at), over=over, **same)
-        tables = [found] if isinstance(found, PayoffTable) else found
+        tables = tables_of(game, choose(pool, at), profiles, over, **same)
         return np.stack([table.payoffs.transpose(1, 0, 2) for table in tables])
 
-    return Game(play, pool.clients.id.shape[-1], tried)
+    return Game(play, pool.clients.id.shape[-1], game.deviations)
 
 
 def of_rule(rule: Rule, clients: Any, deviations: Any) -> Game:
