@@ -126,6 +126,12 @@ _ALL = (
         {"byzfl": "", "numbers": 52_500, "turns": 20}, {"numbers": 100, "turns": 1},
     ),
     Measurement(
+        "design", "a search of games.design beside fljax.runs on the same plans", "engine.design",
+        "rule | runs | the search, runs by CPU-second | fljax.runs | ratio | host share of the search | of fljax.runs",
+        {"rules": "weighted,learnt", "budget": 12_000, "clients": 8, "rounds": 8, "pairs": 12},
+        {"rules": "weighted", "budget": 1_500, "clients": 2, "rounds": 1, "pairs": 1},
+    ),
+    Measurement(
         "sweep",
         "a sweep of learning rates beside separate runs, with and without a cache of compiled programs",
         "engine.sweep",

@@ -392,7 +392,7 @@ def _judged_fresh(
                     outside=outside,
                     candidates=candidates,
                     controls=False,
-                    **{"block": ROWS, **settings, "checkpoint": folder and folder.below(name)},
+                    **{"block": ROWS, **settings, "utility": game.utility, "checkpoint": folder and folder.below(name)},
                 )
             certified[point.tobytes()] = certificate = judged(certificate, tolerance)
             gains = certificate.gains

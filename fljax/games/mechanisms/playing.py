@@ -10,24 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from fljax.core import trees, users, values
+from fljax.core import trees, users
 from fljax.core.values import is_whole
 from fljax.data import choose
 from fljax.engine import Over, Plan, evaluate_clients, rollout
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.rounds.states import by_id
-from fljax.games.strategic.gains import PayoffTable
-from fljax.games.strategic.playing import (
-    check_deviations,
-    checked_messages,
-    payoffs,
-    places_of,
-    played_by,
-    rehearse_functions,
-    strategies_played,
-    unread,
-    usual_deviations,
-)
+from fljax.games.strategic.playing import checked_plan, places_of, played_by, strategies_played, tables_of
 from fljax.games.strategic.utilities import Utility, UtilityFunction, tokens_of
 from fljax.games.values import algorithm_of
 from fljax.protocol import Federation, Labelled
@@ -52,6 +41,7 @@ class Game(NamedTuple):
       outside: ``[place, N]``, what clients get if they do not join; None: it is not known.
       slopes: ``(candidates, profiles [C, P, N], places, weights [C, P, place, N])`` -> derivatives of weighted sums of
         payoffs in the numbers of candidates; None: payoffs have none.
+      utility: of a plan; one beside another, whose server keeps no tokens, pays none.
     """
 
     play: Callable[[Candidates, Int[np.ndarray, "profile client"], Places, str], Payoffs]
@@ -59,6 +49,7 @@ class Game(NamedTuple):
     deviations: Mapping[str, Strategy | Deviation | None]
     outside: Float[np.ndarray, "place client"] | None = None
     slopes: Any = None
+    utility: Utility | UtilityFunction | None = None
 
 
 def of_plan(
@@ -78,27 +69,20 @@ def of_plan(
     Raises:
       ValueError: as ``fljax.games.payoffs``.
     """
-    values.check_arguments(plan.build, plan.arguments, plan.by_seed)
-    asked: Utility | UtilityFunction = Utility() if utility is None else utility
-    messages = checked_messages(plan, pool, asked)
-    tried = usual_deviations(messages) if deviations is None else deviations
-    if beside and not (left_out := unread(tried, messages)).keys() >= tried.keys():
-        tried = {name: lie for name, lie in tried.items() if name not in left_out}
-    check_deviations(tried, messages, algorithm_of(plan))
-    rehearse_functions(tried, plan, pool)
+    game = checked_plan(plan, pool, deviations, utility, beside=beside)
+    asked, tried = game.utility, game.deviations
+    assert tried is not None
 
     def play(candidates: Candidates, profiles: Int[np.ndarray, "profile client"], at: Places, name: str) -> Payoffs:
-        over = Over(candidates) if candidates else None
-        same: dict[str, Any] = {"utility": asked, "outside": None, "block": ROWS, **settings}
+        over, same = Over(candidates) if candidates else None, {"block": ROWS, **settings, "seeds": at.tolist()}
         same["checkpoint"] = checkpoint and checkpoint.below(name)
-        same |= {"seeds": at.tolist(), "deviations": tried, "shape": profiles}
-        found = payoffs(of_places(plan, at), choose(pool, at), over=over, **same)
-        tables = [found] if isinstance(found, PayoffTable) else found
+        tables = tables_of(game._replace(plan=of_places(plan, at)), choose(pool, at), profiles, over, **same)
         return np.stack([table.payoffs.transpose(1, 0, 2) for table in tables])
 
-    smooth = not isinstance(asked, Utility) or asked.metric == "test_loss" or algorithm_of(plan).task.score is None
+    metric, budget = (asked.metric, asked.budget) if isinstance(asked, Utility) else ("test_loss", None)
+    smooth = budget is None and (metric == "test_loss" or algorithm_of(plan).task.score is None)
     slopes = _slopes_of(plan, pool, tried, asked, settings["rounds"]) if smooth else None
-    return Game(play, pool.clients.id.shape[-1], tried, slopes=slopes)
+    return Game(play, pool.clients.id.shape[-1], tried, slopes=slopes, utility=asked)
 
 
 def _slopes_of(plan: Plan, pool: Federation, tried: Any, utility: Any, rounds: int) -> Any:

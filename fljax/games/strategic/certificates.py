@@ -38,17 +38,15 @@ from fljax.games.strategic.gains import (
 from fljax.games.strategic.playing import (
     Outside,
     Stages,
-    check_deviations,
     checked_outside,
+    checked_plan,
     differing,
     functions_of,
     kind_of,
-    messages_of,
     numbers_of,
     payoffs,
     runs_outside,
     strategy_of,
-    usual_deviations,
 )
 from fljax.games.strategic.splitting import (
     FEE,
@@ -61,7 +59,7 @@ from fljax.games.strategic.splitting import (
 )
 from fljax.games.strategic.utilities import Utility, UtilityFunction
 from fljax.games.tables import Cost
-from fljax.games.values import algorithm_of, estimate, in_words
+from fljax.games.values import estimate, in_words
 from fljax.protocol import Algorithm, Federation
 from fljax.results import stores
 from fljax.scenarios import Deviation, Strategy
@@ -384,9 +382,7 @@ def certify(
         raise ValueError(f"expected at least {LEAST_SEEDS} seeds for a certificate, got {len(numbers)}")
     if method not in METHODS:
         raise ValueError(unknown("method", method, METHODS))
-    messages = messages_of(chosen, federation)
-    tried = usual_deviations(messages) if deviations is None else deviations
-    check_deviations(tried, messages, algorithm_of(chosen))
+    tried = checked_plan(chosen, federation, deviations, utility).deviations or {}
     check_names(tried, identities)
     if identities > 1:
         check_splits(chosen, federation, identities)
@@ -399,15 +395,14 @@ def certify(
     check_number(cost, max_runs)
     stages = Stages(of_runs, cost.runs)
     same: dict[str, Any] = {"rounds": rounds, "seeds": numbers, "utility": utility, "max_runs": max_runs}
-    first = stages.arguments("deviations", 0)
-    with stages.counted(0):
+    with stages.of("deviations", 0) as first:
         alone = {"outside": outside, "standalone": standalone}
         table = payoffs(chosen, federation, deviations=tried, deviators=deviators, **alone, **same, **first)
     played_alone = unilateral_gains(table)
     before = len(numbers) * (len(table.choices) + runs_outside(outside, clients))
     if identities > 1:
-        with stages.counted(before):
-            others = {"deviators": deviators, "outside": None, **stages.arguments("splits", before)}
+        with stages.of("splits", before) as others:
+            others |= {"deviators": deviators, "outside": None}
             splits = split_payoffs(chosen, federation, identities=identities, **same, **others)
         before += len(numbers) * len(splits.choices)
         table = with_splits(table, splits)
@@ -418,8 +413,7 @@ def certify(
         strategies = candidate_strategies(tried, played_alone.deviations[place], candidates)
         attacker = [int(played_alone.clients[place])]
         same["deviations"] = strategies
-        second = stages.arguments("attack", before)
-        with stages.counted(before):
+        with stages.of("attack", before) as second:
             played = payoffs(chosen, federation, deviators=attacker, outside=None, **same, **second)
         # A run that diverged counts the same in both.
         attack = best_attack(unilateral_gains(played, worst=table.smallest), strategies, confidence)

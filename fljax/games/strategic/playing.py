@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-import xarray as xr
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax import algorithms
@@ -157,13 +156,6 @@ def played_by(plan: Plan, deviations: Mapping[str, Strategy | Deviation], first:
     functions = functions_of(deviations)
     build = Played(plan.build, functions, tuple(map(code_of, functions)))
     return Plan(build, {**as_declared(plan.build, plan.arguments), **first}, plan.by_seed)
-
-
-def rehearse_functions(deviations: Mapping[str, Strategy | Deviation], plan: Plan, federation: Federation) -> None:
-    """Raises a ValueError for a function that gives a message of another form; nothing is computed."""
-    if functions_of(deviations):
-        nobody = jnp.zeros(federation.clients.id.shape[-1])
-        messages_of(played_by(plan, deviations, {"played": Strategy(), "chosen": nobody}), federation)
 
 
 def check_deviations(deviations: Mapping[str, Strategy | Deviation], messages: Messages, algorithm: Algorithm) -> None:
@@ -367,64 +359,114 @@ def payoffs(
     simulated games.
     """
     (chosen, own, mechanisms), numbers = mechanisms_of(plan, over), seeds_of(seeds)
-    values.check_arguments(chosen.build, chosen.arguments, chosen.by_seed)
-    algorithm, clients = algorithm_of(chosen), federation.clients.id.shape[-1]
-    asked: Utility | UtilityFunction = Utility() if utility is None else utility
-    messages = checked_messages(chosen, federation, asked)
-    joining = isinstance(shape, str) and shape == "join"
-    if joining:
-        tried: Mapping[str, Strategy | Deviation] = {}
-        if deviations is not None:
-            raise ValueError('expected no deviations for the shape "join", whose clients are honest')
-    else:
-        tried = usual_deviations(messages) if deviations is None else deviations
-        check_deviations(tried, messages, algorithm)
-        rehearse_functions(tried, chosen, federation)
+    joining, clients = isinstance(shape, str) and shape == "join", federation.clients.id.shape[-1]
+    game = checked_plan(chosen, federation, deviations, utility, joining=joining)
     if joining and (outside is None or outside is False):
         outside = "standalone"
-    known = checked_outside(outside, clients, len(numbers), asked)
+    known = checked_outside(outside, clients, len(numbers), game.utility)
     if over is not None:
         check_shared(known, standalone, own)
-    further = runs_outside(known, clients)
-    check_profiles(shape, clients, len(tried) + 1, deviators, further, len(numbers), max_runs, mechanisms)
-    choices = profiles(shape, clients, len(tried) + 1, deviators)
-    total, before = len(numbers) * (mechanisms * len(choices) + further), len(numbers) * further
-    stages = Stages(of_runs, total)
+    further, strategies = runs_outside(known, clients), len(game.deviations or ()) + 1
+    check_profiles(shape, clients, strategies, deviators, further, len(numbers), max_runs, mechanisms)
+    choices = profiles(shape, clients, strategies, deviators)
+    before = len(numbers) * further
+    stages = Stages(of_runs, len(numbers) * mechanisms * len(choices) + before)
     same: dict[str, Any] = {"rounds": rounds, "seeds": numbers}
-    with stages.counted(0):
-        first = stages.arguments("outside", 0)
-        options = outside_options(known, standalone, chosen, federation, asked, **same, **first)
-    played, arguments = Strategy(), dict[str, Any]()
-    if not joining:
-        played = strategies_played(tried, choices)
-        arguments |= {"played": played} if jax.tree.leaves(played) else {}
-        if functions_of(tried):
-            arguments["chosen"] = places_of(tried)[choices]
+    with stages.of("outside", 0) as first:
+        options = outside_options(known, standalone, chosen, federation, game.utility, **same, **first)
+    with stages.of("", before) as second:
+        tables = tables_of(game, federation, choices, over, options, max_runs=max_runs, **same, **second)
+    tables = tuple(table._replace(outside_is=kind_of(known)) for table in tables)
+    return tables[0] if over is None else tables
+
+
+class CheckedPlan(NamedTuple):
+    """A plan and deviations that make sense for it; None: clients join or stay away, and are honest."""
+
+    plan: Plan
+    messages: Messages
+    deviations: Mapping[str, Strategy | Deviation] | None
+    utility: Utility | UtilityFunction
+
+
+def checked_plan(
+    plan: Plan,
+    federation: Federation,
+    deviations: Mapping[str, Strategy | Deviation] | None,
+    utility: Utility | UtilityFunction | None,
+    *,
+    joining: bool = False,
+    beside: bool = False,
+) -> CheckedPlan:
+    """Checks a plan, for ``tables_of``. One ``beside`` another lacks what it never reads."""
+    values.check_arguments(plan.build, plan.arguments, plan.by_seed)
+    asked: Utility | UtilityFunction = Utility() if utility is None else utility
+    algorithm = algorithm_of(plan)
+    check_utility(asked, algorithm, federation)
+    messages = messages_of(plan, federation)
+    if isinstance(asked, Utility) and beside and not messages.tokens:
+        asked = asked._replace(price=0.0, budget=None)
+    if isinstance(asked, Utility) and asked.price and not messages.tokens:
+        raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got one without")
+    if joining:
+        if deviations is not None:
+            raise ValueError('expected no deviations for the shape "join", whose clients are honest')
+        return CheckedPlan(plan, messages, None, asked)
+    tried = usual_deviations(messages) if deviations is None else deviations
+    if beside and not (left_out := unread(tried, messages)).keys() >= tried.keys():
+        tried = {name: lie for name, lie in tried.items() if name not in left_out}
+    check_deviations(tried, messages, algorithm)
+    if functions_of(tried):  # whose results may have another form than messages
+        nobody = jnp.zeros(federation.clients.id.shape[-1])
+        messages_of(played_by(plan, tried, {"played": Strategy(), "chosen": nobody}), federation)
+    return CheckedPlan(plan, messages, tried, asked)
+
+
+def tables_of(
+    game: CheckedPlan,
+    federation: Federation,
+    choices: Int[np.ndarray, "profile client"],
+    over: Over | None = None,
+    outside: Float[np.ndarray, "seed client"] | None = None,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    **of_runs: Any,
+) -> tuple[PayoffTable, ...]:
+    """The payoffs of profiles under each mechanism of ``over``, as ``payoffs`` has them, without its checks."""
+    chosen, own, mechanisms = mechanisms_of(game.plan, over)
+    joining, tried, every = game.deviations is None, game.deviations or {}, np.concatenate([choices] * mechanisms)
+    played = strategies_played(tried, every)
+    arguments: dict[str, Any] = {"played": played} if jax.tree.leaves(played) else {}
+    if functions_of(tried):
+        arguments["chosen"] = places_of(tried)[every]
     strategic = chosen
-    if not joining or isinstance(asked, Utility):  # whose cost counts rounds
+    if not joining or isinstance(game.utility, Utility):  # whose cost counts rounds
         first = {"played": played, **jax.tree.map(lambda rows: rows[0], arguments)}
         strategic = played_by(chosen, tried, first)
-    same |= {"measure": earnings_of(asked), "max_runs": max_runs, **stages.arguments("", before)}
-    arguments = jax.tree.map(lambda rows: np.concatenate([rows] * mechanisms), arguments)
-    arguments |= jax.tree.map(lambda leaf: np.repeat(leaf, len(choices), 0) if np.ndim(leaf) else leaf, own)
-    joined = np.concatenate([choices == 0] * mechanisms) if joining else None
-    with stages.counted(before):
-        measured = runs(strategic, federation, Over(arguments, joined), **same)
+    if mechanisms > 1:  # the numbers of one are those of its plan, with the plan's program
+        arguments |= jax.tree.map(lambda leaf: np.repeat(leaf, len(choices), 0) if np.ndim(leaf) else leaf, own)
+    same = {"rounds": rounds, "seeds": seeds, "measure": earnings_of(game.utility), **of_runs}
+    measured = runs(strategic, federation, Over(arguments, every == 0 if joining else None), **same)
+    # By strategy, so that shapes are the same for all numbers of profiles: a new one compiles.
+    own_choice = np.repeat(np.arange(len(tried) + 1)[:, None], choices.shape[1], axis=1)
+    steps = steps_of_round(chosen, federation, strategies_played(tried, own_choice), game.messages.own_models)
+    steps = np.broadcast_to(steps, (len(steps), *own_choice.shape))
+    steps = steps[:, np.minimum(every, len(tried)), np.arange(choices.shape[1])]
+    effort = efforts_of(rounds_trained(measured) * steps, chosen, federation, rounds)
     strategies = JOINING if joining else (HONESTY, *tried)
     names = tuple(map(str, federation.names.clients or ()))
 
-    def table_of(measured: xr.Dataset) -> PayoffTable:
-        steps = rounds_trained(measured) * steps_of_round(chosen, federation, played, messages.own_models)
-        found = utilities_of_runs(measured, efforts_of(steps, chosen, federation, rounds), asked)
-        if joining and options is not None:
-            found = np.where(choices == 0, found, options[:, None])
-        table = PayoffTable(found, choices, strategies, tuple(map(int, numbers)), options, kind_of(known), names)
-        diverged = measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool)
+    def table_of(place: Int[np.ndarray, " profile"]) -> PayoffTable:
+        own = measured.isel(run=place)
+        found = utilities_of_runs(own, effort[:, place], game.utility)
+        if joining and outside is not None:
+            found = np.where(choices == 0, found, outside[:, None])
+        table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), outside, names=names)
+        diverged = own["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool)
         return with_losses_lost(table, diverged if over is None else None)
 
-    places = np.split(np.arange(mechanisms * len(choices)), mechanisms)
-    tables = tuple(table_of(measured.isel(run=place)) for place in places)
-    return tables[0] if over is None else tables
+    return tuple(map(table_of, np.split(np.arange(len(every)), mechanisms)))
 
 
 def mechanisms_of(plan: Algorithm | Plan, over: Over | None) -> tuple[Plan, dict[str, Any], int]:
@@ -544,15 +586,6 @@ def profiles(
     return np.array(list(itertools.product(range(strategies), repeat=clients)))
 
 
-def checked_messages(plan: Plan, federation: Federation, utility: Utility | UtilityFunction) -> Messages:
-    """What clients send; raises a ValueError for a utility that they cannot have."""
-    check_utility(utility, algorithm_of(plan), federation)
-    messages = messages_of(plan, federation)
-    if isinstance(utility, Utility) and utility.price and not messages.tokens:
-        raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got one without")
-    return messages
-
-
 def check_profiles(
     shape: Shape | Int[np.ndarray, "profile client"],
     clients: int,
@@ -616,25 +649,21 @@ def with_losses_lost(table: PayoffTable, diverged: Bool[np.ndarray, " seed"] | N
     # A ValueError if an honest client has none that is finite in a run that has not ``diverged``, or if all have; None:
     # no error.
     if diverged is not None:
-        _check_honest(table, diverged)
+        if diverged.all():
+            raise ValueError(
+                "expected a run of honest clients that stays finite, got runs that diverge with every seed"
+            )
+        honest = np.where(diverged[:, None], 0, table.payoffs[:, table.honest])
+        for seed, client in np.argwhere(~np.isfinite(honest)):
+            raise ValueError(
+                f"expected finite utilities of honest clients, got {honest[seed, client]:g} of client {client} with "
+                f"seed {table.seeds[seed]}"
+            )
     payoffs, outside = (
         None if array is None else np.where(np.isneginf(array), np.nan, array)
         for array in (table.payoffs, table.outside)
     )
     return table._replace(payoffs=payoffs, outside=outside)
-
-
-def _check_honest(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> None:
-    if diverged.all():
-        raise ValueError("expected a run of honest clients that stays finite, got runs that diverge with every seed")
-    honest = np.where(diverged[:, None], 0, table.payoffs[:, table.honest])
-    wrong = np.argwhere(~np.isfinite(honest))
-    if len(wrong):
-        seed, client = wrong[0]
-        raise ValueError(
-            f"expected finite utilities of honest clients, got {honest[seed, client]:g} of client {client} with seed "
-            f"{table.seeds[seed]}"
-        )
 
 
 class Stages(NamedTuple):
@@ -643,8 +672,9 @@ class Stages(NamedTuple):
     of_runs: Mapping[str, Any]
     total: int
 
-    def arguments(self, name: str, before: int) -> dict[str, Any]:
-        """Arguments of the stage ``name``, with ``before`` runs before it."""
+    @contextlib.contextmanager
+    def of(self, name: str, before: int) -> Iterator[dict[str, Any]]:
+        """Arguments of the stage ``name``, with ``before`` runs before it. ``Stopped`` inside counts all stages."""
         settings = dict(self.of_runs)
         place, told = Checkpoint.of(settings.get("checkpoint")), settings.get("on_block")
         if place is not None:
@@ -655,13 +685,8 @@ class Stages(NamedTuple):
                 return told(block._replace(done=before + block.done, runs=self.total))
 
             settings["on_block"] = tell
-        return settings
-
-    @contextlib.contextmanager
-    def counted(self, before: int) -> Iterator[None]:
-        """``Stopped`` of the runs inside counts all stages, with ``before`` runs before this one."""
         try:
-            yield
+            yield settings
         except Stopped as stopped:
             saved = None if stopped.saved is None else before + stopped.saved
             raise Stopped(before + stopped.round, self.total, saved, stopped.unit) from None

@@ -25,7 +25,6 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from fljax.algorithms import fedavg
 from fljax.contributions import simultaneous_bounds
 from fljax.contributions.tables import LEAST_SEEDS
-from fljax.core import values
 from fljax.core.values import is_whole
 from fljax.data import split_identities
 from fljax.engine import Over, Plan, plan_of, rehearse, runs
@@ -46,8 +45,8 @@ from fljax.games.strategic.playing import (
     Outside,
     Stages,
     check_profiles,
-    checked_messages,
     checked_outside,
+    checked_plan,
     kind_of,
     messages_of,
     outside_options,
@@ -184,9 +183,7 @@ def split_payoffs(
     Behavior 2004), for mechanisms against several identities.
     """
     chosen, numbers, clients = plan_of(plan), seeds_of(seeds), federation.clients.id.shape[-1]
-    asked: Utility | UtilityFunction = Utility() if utility is None else utility
-    values.check_arguments(chosen.build, chosen.arguments, chosen.by_seed)
-    checked_messages(chosen, federation, asked)
+    asked = checked_plan(chosen, federation, None, utility, joining=True).utility
     known = checked_outside(outside, clients, len(numbers), asked)
     check_profiles("unilateral", clients, 2, deviators, runs_outside(known, clients), len(numbers), max_runs)
     choices = profiles("unilateral", clients, 2, deviators)
@@ -199,9 +196,9 @@ def split_payoffs(
     length: dict[str, Any] = {"rounds": rounds, "seeds": numbers}
 
     def play(name: str, before: int, data: Federation, member: Bool[np.ndarray, "run N"]) -> xr.Dataset:
-        with stages.counted(before):
-            same: dict[str, Any] = {"measure": earnings_of(asked), "max_runs": max_runs, **length}
-            found = runs(played, data, Over({}, member), **same, **stages.arguments(name, before))
+        with stages.of(name, before) as settings:
+            settings |= {"measure": earnings_of(asked), "max_runs": max_runs, **length}
+            found = runs(played, data, Over({}, member), **settings)
         if isinstance(asked, Utility) and asked.price:  # all identities share the budget
             found[TOKENS] = found[TOKENS].dims, paid_tokens(found[TOKENS].values * member[:, None], asked.budget)
         return found
@@ -216,8 +213,7 @@ def split_payoffs(
         return utilities_of_runs(measured.isel(client=slice(clients)), effort, asked)
 
     before = len(numbers) * runs_outside(known, clients)
-    with stages.counted(0):
-        first = stages.arguments("outside", 0)
+    with stages.of("outside", 0) as first:
         options = outside_options(known, standalone, chosen, federation, asked, **length, **first)
     measured = play("honest", before, empty, np.pad(np.ones((1, clients), bool), ((0, 0), (0, further))))
     columns = [earned_by(measured, empty, None)[:, 0]]

@@ -116,16 +116,16 @@ def test_what_it_costs() -> None:
 def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
     told: list[RunsDone] = []
     stages = Stages({"checkpoint": Checkpoint("folder", 3.0), "on_block": told.append, "block": 7}, 70)
-    arguments = stages.arguments("attack", 35)
-    assert (arguments["checkpoint"], arguments["block"]) == (Checkpoint(pathlib.Path("folder/attack"), 3.0), 7)
-    arguments["on_block"](RunsDone(5, 35, 1.0, 5))
+    with stages.of("attack", 35) as arguments:
+        assert (arguments["checkpoint"], arguments["block"]) == (Checkpoint(pathlib.Path("folder/attack"), 3.0), 7)
+        arguments["on_block"](RunsDone(5, 35, 1.0, 5))
     assert told == [RunsDone(40, 70, 1.0, 5)]
-    assert Stages({"checkpoint": "folder"}, 1).arguments("a", 0)["checkpoint"] == pathlib.Path("folder/a")
-    assert Stages({}, 1).arguments("a", 0) == {}
-    with pytest.raises(Stopped, match="stopped after 43 of 70 runs") as raised, stages.counted(35):
+    with Stages({"checkpoint": "folder"}, 1).of("a", 0) as first, Stages({}, 1).of("a", 0) as none:
+        assert (first, none) == ({"checkpoint": pathlib.Path("folder/a")}, {})
+    with pytest.raises(Stopped, match="stopped after 43 of 70 runs") as raised, stages.of("", 35):
         raise Stopped(8, 35, 8, "runs")
     assert (raised.value.saved, raised.value.unit) == (43, "runs")
-    with pytest.raises(Stopped, match="stopped after 8 of 70 runs") as raised, stages.counted(0):
+    with pytest.raises(Stopped, match="stopped after 8 of 70 runs") as raised, stages.of("", 0):
         raise Stopped(8, 35, None, "runs")
     assert raised.value.saved is None
 
