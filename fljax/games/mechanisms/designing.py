@@ -101,7 +101,7 @@ class Design(NamedTuple):
           ValueError: for another label or tolerance than those that were asked.
         """
         own, other = (self._chosen(tolerance, label) for label in (DESIGNED, baseline))
-        return error_bars(own.objective - other.objective)
+        return _beyond(own.objective, other.objective)
 
     def _chosen(self, tolerance: float, label: str) -> Chosen:
         if label not in self.chosen:
@@ -193,8 +193,7 @@ def design(
       budget: runs of all searches and of validation. The gradient of a run counts as one more; checkpoints do not have
         it, so it is computed again.
       population: candidates of a generation, at least 4; None: ``4 + 3 log(numbers)``, at least 8, and six times as
-        many for "random". Lies are played for half of them, the best ones by their honest runs, of "random" for a
-        sixth, and of "gradient" for all.
+        many for "random", of which the sixth with the best honest runs is played with lies.
       pool: how many federations are searched.
       resample: how many of them a generation draws.
       validation: how many federations choose among candidates.
@@ -328,8 +327,10 @@ def _games_of_plans(
 
 
 def _check_names(numbers: Mapping[str, Any], plan: Plan) -> None:
-    """Raises a ValueError for arguments that the builder does not have, or that games have."""
+    """Raises a ValueError for arguments that the builder does not have, or that games have, or that are by seed."""
     for name in numbers:
+        if name in plan.by_seed:
+            raise ValueError(f"expected arguments that are not by seed to search, got {name}")
         if name in ("played", "chosen") or not (takes_anything(plan.build) or name in parameters_of(plan.build)):
             raise ValueError(unknown("argument", name, set(parameters_of(plan.build)) - {"played", "chosen"}))
 
@@ -425,4 +426,10 @@ def _worth(mechanism: Mechanism, own: Mapping[str, Any], best: Any, name: str) -
     outside = None if game.outside is None else game.outside[asked.unseen]
     honest = game.play(candidates, np.zeros((1, game.clients), int), asked.unseen, f"{mechanism.name}/{name}")[:, 0]
     others = [objectives_of(asked.objective, np.nan_to_num(each, nan=-np.inf), outside) for each in honest]
-    return {argument: error_bars(best - other) for argument, other in zip(own, others, strict=True)}
+    return {argument: _beyond(best, other) for argument, other in zip(own, others, strict=True)}
+
+
+def _beyond(best: Float[np.ndarray, " place"], other: Float[np.ndarray, " place"]) -> ErrorBars:
+    """By how much one objective is beyond another, paired by federation; NaN if an honest run diverged."""
+    finite = np.isfinite(best) & np.isfinite(other)
+    return error_bars(np.where(finite, best, np.nan) - np.where(finite, other, 0))

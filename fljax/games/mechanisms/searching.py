@@ -204,7 +204,7 @@ class Kind(NamedTuple):
 
 
 SEARCHES = {
-    "cma": Kind(cma, staged=2),
+    "cma": Kind(cma),
     "random": Kind(random, staged=6, times=6),
     "gradient": Kind(gradient, slopes=True),
 }
