@@ -106,6 +106,11 @@ def run(
         certificates: dict[str, Certificate] = {} if finished is None else dict(finished.certificates)
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data
+
+        def save() -> None:
+            if directory is not None and processes.is_first():
+                save_certificates(directory / CERTIFICATES, certificates, text, question=in_json(asked), data=data)
+
         for label in [label for label in labels if label in certificates]:
             outputs.log.done(label)
             if certificates[label].tolerance != asked.tolerance:
@@ -115,20 +120,13 @@ def run(
             data = _KEPT.data_of(setup, finished, outputs, folder)
             for label, certificate in _certificates(setup, asked, outputs, folder, dict(certificates)):
                 certificates[label] = certificate._replace(forced=outputs.log.forced)
-                _save(directory, certificates, text, asked, data)
+                save()
                 runs = _runs_of(certificate, asked.identities)
                 outputs.log.tell("saved", label, runs, runs, "")
                 outputs.files.finished(label)
         if finished is not None and any(certificates[label] is not old for label, old in finished.certificates.items()):
-            _save(directory, certificates, text, asked, data)
+            save()
     return {label: certificates[label] for label in labels if label in certificates}
-
-
-def _save(
-    directory: pathlib.Path | None, certificates: dict[str, Certificate], text: str, asked: Question, data: str
-) -> None:
-    if directory is not None and processes.is_first():
-        save_certificates(directory / CERTIFICATES, certificates, text, question=in_json(asked), data=data)
 
 
 def _runs_of(certificate: Certificate, identities: int) -> int:
@@ -164,15 +162,14 @@ def _certificates(
     reference = standalone_of(setup, outputs, folder) if needed else None
     if asked.control and CONTROL not in finished:
         utility = asked.utility._replace(cost=0.0, price=0.0, budget=None)
+        plans[CONTROL] = _control(setup)
         ahead[CONTROL] = _Ahead(_INFLATED, utility, {}, (), identities=1, candidates=0, outside=None)
     for label, each in ahead.items():
         with about_algorithm(label):
-            if label == CONTROL:
-                plan = _control(setup)
-            else:
-                plan = plans[label] if reference is None else build_plan(setup, playing[label], reference)
+            if label != CONTROL and reference is not None:
+                plans[label] = build_plan(setup, playing[label], reference)
             certificate = certify(
-                plan,
+                plans[label],
                 setup.federation,
                 tolerance=asked.tolerance,
                 deviations=each.deviations,

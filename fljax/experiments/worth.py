@@ -102,7 +102,7 @@ def _tables(
     """Label, plan and table of the algorithms, one after another; those that are finished are not computed."""
     log = outputs.log
     plans = begin(setup, log, purpose="coalitions", run="coalition", lost="has no value")
-    lacking: list[str] = []
+    needed = False
     for entry in setup.algorithms:
         with about_algorithm(entry.label):
             members, cost = planned(
@@ -113,12 +113,11 @@ def _tables(
                 seeds=len(setup.seeds),
                 max_runs=sys.maxsize if entry.label in finished else asked.max_runs,
             )
-            if _needs_standalone(plans[entry.label], entry, asked.value, setup):
-                lacking.append(entry.label)
+            needed |= _needs_standalone(plans[entry.label], entry, asked.value, setup)
             if asked.estimators is not None and (words := _check_estimators(plans[entry.label], setup, asked)):
                 log.note(words, entry.label)
             log.note(f"{len(members):,} coalitions, {in_words(cost)}", entry.label, 0, cost.runs)
-    reference = standalone_of(setup, outputs, folder) if lacking else None
+    reference = standalone_of(setup, outputs, folder) if needed else None
     for entry in setup.algorithms:
         label = entry.label
         with about_algorithm(label):
@@ -161,9 +160,7 @@ def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Se
     return isinstance(value, str) and value not in metrics_of(algorithm, setup.federation, None)
 
 
-# Of which only the names of its numbers are read.
-_NONE = np.zeros((1, 1), np.float32)
-_ANY = Reference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
+_ANY = Reference(*[np.zeros((1, 1), np.float32)] * 6)  # of which only the names of its numbers are read
 
 
 def _check_asked(finished: SavedTables, label: str, asked: Question, directory: pathlib.Path) -> None:
@@ -174,7 +171,8 @@ def _check_asked(finished: SavedTables, label: str, asked: Question, directory: 
     for name, (earlier, now) in told.items():
         if earlier != now:
             raise ValueError(f"expected the {name} {begin} to resume them, got {now} in place of {earlier}")
-    if _is_changed(finished.code, code_of(asked.value)):
+    before, code = finished.code, code_of(asked.value)
+    if before and before != code and before.partition(":")[0] == code.partition(":")[0]:  # of one version of Python
         raise ValueError(
             f"expected the value {begin} to resume them, got {value} with another body (with another folder "
             "fljax worth begins anew)"
@@ -185,9 +183,3 @@ def _check_asked(finished: SavedTables, label: str, asked: Question, directory: 
             f"expected the coalitions {begin} to resume them, got {len(members)} others in place of "
             f"{len(table.members)}"
         )
-
-
-def _is_changed(earlier: str, now: str) -> bool:
-    """Whether two codes differ, of one version of Python; others cannot be compared."""
-    versions = [code.partition(":")[0] for code in (earlier, now)]
-    return bool(earlier) and versions[0] == versions[1] and earlier != now
