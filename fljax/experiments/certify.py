@@ -18,26 +18,17 @@ from fljax.config import Config, dumps
 from fljax.contributions.tables import LEAST_SEEDS
 from fljax.core import processes
 from fljax.core.files import write
-from fljax.core.names import about_algorithm, name_of
-from fljax.core.sameness import code_of
+from fljax.core.names import about_algorithm
 from fljax.engine import Plan
 from fljax.experiments.conductor import Outputs, Saving
-from fljax.experiments.inputs.entrants import Deviations, chosen_of, strategies_of
+from fljax.experiments.inputs.entrants import Deviations, chosen_of, recorded_deviations, strategies_of
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
 from fljax.experiments.whole_runs import QUESTION, Kept, begin, names_of, of_runs, reads_standalone, standalone_of
-from fljax.games import (
-    Certificate,
-    Utility,
-    certify,
-    diverged_cells,
-    load_certificates,
-    messages_of,
-    save_certificates,
-)
+from fljax.games import Certificate, Utility, certify, diverged_cells, load_certificates, messages_of, save_certificates
 from fljax.games.strategic.certificates import check_number, cost_of, judged
 from fljax.games.strategic.gains import left_out_sentences
-from fljax.games.strategic.playing import check_deviators, check_numbers, numbers_of, usual_deviations
+from fljax.games.strategic.playing import check_deviators, check_numbers, usual_deviations
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of, in_words
@@ -251,17 +242,11 @@ def _control(setup: Setup) -> Plan:
 
 def in_json(asked: Question) -> str:
     """The parts of the question that decide the runs, as text; not the tolerance."""
-    deviations: Any = asked.deviations
-    if isinstance(deviations, Mapping):
-        deviations = {
-            name: numbers_of(lie) if isinstance(lie, Strategy) else f"{name_of(lie)} {code_of(lie)}"
-            for name, lie in deviations.items()
-        }
     utility = asked.utility._replace(cost=np.asarray(asked.utility.cost, float).tolist())._asdict()
     names = ("confidence", "method", "identities", "candidates", "outside")
     settings = {name: getattr(asked, name) for name in names}
     settings["deviators"] = None if asked.deviators is None else sorted(map(int, asked.deviators))
-    return json.dumps({"deviations": deviations, **utility, **settings})
+    return json.dumps({"deviations": recorded_deviations(asked.deviations), **utility, **settings})
 
 
 def _check_question(earlier: str, asked: Question, of_what: str) -> None:

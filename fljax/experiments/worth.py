@@ -21,7 +21,7 @@ from fljax.core.sameness import code_of
 from fljax.engine import Plan
 from fljax.experiments.conductor import Outputs, Saving
 from fljax.experiments.inputs.preparation import build_plan
-from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
+from fljax.experiments.inputs.setup import Setup, resolve_setup
 from fljax.experiments.whole_runs import Kept, begin, names_of, of_runs, reads_standalone, standalone_of
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
 from fljax.games.comparing import Baseline, Coalitions, EstimatorInputs, Outside, chosen_members, planned
@@ -105,16 +105,20 @@ def _tables(
     needed = False
     for entry in setup.algorithms:
         with about_algorithm(entry.label):
+            plan = plans[entry.label]
             members, cost = planned(
-                plans[entry.label],
+                plan,
                 setup.federation,
                 asked.among,
                 rounds=setup.rounds,
                 seeds=len(setup.seeds),
                 max_runs=sys.maxsize if entry.label in finished else asked.max_runs,
             )
-            needed |= _needs_standalone(plans[entry.label], entry, asked.value, setup)
-            if asked.estimators is not None and (words := _check_estimators(plans[entry.label], setup, asked)):
+            algorithm, value = algorithm_of(plan), asked.value
+            check_value(value, algorithm, setup.federation, _ANY)
+            compares = isinstance(value, str) and value not in metrics_of(algorithm, setup.federation, None)
+            needed |= compares or reads_standalone(entry)
+            if asked.estimators is not None and (words := _check_estimators(plan, setup, asked)):
                 log.note(words, entry.label)
             log.note(f"{len(members):,} coalitions, {in_words(cost)}", entry.label, 0, cost.runs)
     reference = standalone_of(setup, outputs, folder) if needed else None
@@ -149,15 +153,6 @@ def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> str:
         raise ValueError("expected all coalitions to compare estimators with, got a choice of them (among)")
     names = None if asked.estimators == "all" else asked.estimators
     return EstimatorInputs(plan, setup.federation, name_of_value(asked.value)).split(names)[1]
-
-
-def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Setup) -> bool:
-    """Whether the algorithm, or the value, reads standalone models; raises a ValueError if there is no such value."""
-    algorithm = algorithm_of(plan)
-    check_value(value, algorithm, setup.federation, _ANY)
-    if reads_standalone(entry):
-        return True
-    return isinstance(value, str) and value not in metrics_of(algorithm, setup.federation, None)
 
 
 _ANY = Reference(*[np.zeros((1, 1), np.float32)] * 6)  # of which only the names of its numbers are read
