@@ -136,8 +136,7 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
     if gains.outside is not None:
         variables["outside"] = ("seed", "client"), gains.outside
         variables["participation"] = cells, gains.participation
-    if certificate.rationality is not None:
-        rationality = certificate.rationality
+    if (rationality := certificate.rationality) is not None:
         shares = {"": rationality.share, "_low": rationality.low, "_high": rationality.high}
         variables |= {f"irrational{end}": ((), value) for end, value in shares.items()}
         surplus = {"": rationality.surplus.mean, "_low": rationality.surplus.low, "_high": rationality.surplus.high}
