@@ -31,19 +31,7 @@ from fljax.algorithms.rewarding import (
 from fljax.algorithms.single_model import normalise_weights
 from fljax.core import trees
 from fljax.core.values import Count, Positive, Share, checked
-from fljax.protocol import (
-    Algorithm,
-    Available,
-    Census,
-    Cohort,
-    Info,
-    InitServer,
-    PerClient,
-    Round,
-    Task,
-    along,
-    roles,
-)
+from fljax.protocol import Algorithm, Available, Census, Cohort, Info, InitServer, PerClient, Round, Task, along, roles
 from fljax.training import Local
 
 

@@ -81,11 +81,7 @@ class FedFomoUp(NamedTuple):
 
 @checked
 def fedfomo(
-    task: Task,
-    local: Local,
-    *,
-    models_sent: CountOrZero = 5,
-    clients_per_round: Count | None = 10,
+    task: Task, local: Local, *, models_sent: CountOrZero = 5, clients_per_round: Count | None = 10
 ) -> Algorithm:
     """``theta_k <- before_k + sum_n a_n (theta_n - before_k)``, then local training; no global model.
 

@@ -193,12 +193,7 @@ def place_bids(
         bids = aggregators.affordable(drawn, choice, books.tokens, price=price)
     else:
         bids = aggregators.bid_preferences(
-            bid,
-            books.tokens,
-            least_importance=bidding.least_importance,
-            price=price,
-            rule=bidding.rule,
-            key=tie_key,
+            bid, books.tokens, least_importance=bidding.least_importance, price=price, rule=bidding.rule, key=tie_key
         )
     first = round == 0
     able = available[:, None]

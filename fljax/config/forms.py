@@ -192,9 +192,7 @@ def different_values(value: Any) -> Any:
 
 # A description is the form in words, for the reference, where a validator takes more than the type says.
 Seeds = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_seeds),
-    Field(description="integer above 0 or list of different integers from 0"),
+    tuple[int, ...], BeforeValidator(_seeds), Field(description="integer above 0 or list of different integers from 0")
 ]
 UnseenClients = Annotated[int | tuple[str | int, ...] | Literal["test"], BeforeValidator(unseen_clients)]
 LateClients = Annotated[

@@ -164,11 +164,12 @@ def in_words(error: BaseException) -> str:
 
 def user_frame(error: BaseException) -> traceback.FrameSummary | None:
     """The innermost frame of the user's code, else of a package that fljax does not stand on; None if there is none."""
-    frames = _frames(error)
-    installed = _installed()
+    frames, paths = _frames(error), sysconfig.get_paths()
+    of_python = [pathlib.Path(paths[name]) for name in ("stdlib", "platstdlib")]
+    installed = [pathlib.Path(folder) for folder in {paths["purelib"], paths["platlib"], *site.getsitepackages()}]
     libraries = [folder / name for folder in installed for name in _LIBRARIES]
     outside = [frame for frame in frames if _is_code(frame.filename) and not _is_below(frame.filename, _OURS)]
-    of_user = [frame for frame in outside if not _is_below(frame.filename, *installed, *_python())]
+    of_user = [frame for frame in outside if not _is_below(frame.filename, *installed, *of_python)]
     others = [
         frame
         for frame in outside
@@ -213,18 +214,6 @@ def _is_code(file: str) -> bool:
     if file.startswith("<"):
         return file.startswith(_TYPED)
     return os.path.isabs(file) or os.path.isfile(file)
-
-
-def _python() -> list[pathlib.Path]:
-    """Folders of Python's own modules."""
-    paths = sysconfig.get_paths()
-    return [pathlib.Path(paths[name]) for name in ("stdlib", "platstdlib")]
-
-
-def _installed() -> list[pathlib.Path]:
-    """Folders of installed packages."""
-    paths = sysconfig.get_paths()
-    return [pathlib.Path(folder) for folder in {paths["purelib"], paths["platlib"], *site.getsitepackages()}]
 
 
 def _is_below(file: str, *folders: pathlib.Path) -> bool:

@@ -18,26 +18,17 @@ from fljax.config import Config, dumps
 from fljax.contributions.tables import LEAST_SEEDS
 from fljax.core import processes
 from fljax.core.files import write
-from fljax.core.names import about_algorithm, name_of
-from fljax.core.sameness import code_of
+from fljax.core.names import about_algorithm
 from fljax.engine import Plan
 from fljax.experiments.conductor import Outputs, Saving
-from fljax.experiments.inputs.entrants import Deviations, chosen_of, strategies_of
+from fljax.experiments.inputs.entrants import Deviations, chosen_of, recorded_deviations, strategies_of
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
 from fljax.experiments.whole_runs import QUESTION, Kept, begin, names_of, of_runs, reads_standalone, standalone_of
-from fljax.games import (
-    Certificate,
-    Utility,
-    certify,
-    diverged_cells,
-    load_certificates,
-    messages_of,
-    save_certificates,
-)
+from fljax.games import Certificate, Utility, certify, diverged_cells, load_certificates, messages_of, save_certificates
 from fljax.games.strategic.certificates import check_number, cost_of, judged
 from fljax.games.strategic.gains import left_out_sentences
-from fljax.games.strategic.playing import check_deviators, check_numbers, numbers_of, usual_deviations
+from fljax.games.strategic.playing import check_deviators, check_numbers, usual_deviations
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of, in_words
@@ -106,6 +97,11 @@ def run(
         certificates: dict[str, Certificate] = {} if finished is None else dict(finished.certificates)
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data
+
+        def save() -> None:
+            if directory is not None and processes.is_first():
+                save_certificates(directory / CERTIFICATES, certificates, text, question=in_json(asked), data=data)
+
         for label in [label for label in labels if label in certificates]:
             outputs.log.done(label)
             if certificates[label].tolerance != asked.tolerance:
@@ -115,20 +111,13 @@ def run(
             data = _KEPT.data_of(setup, finished, outputs, folder)
             for label, certificate in _certificates(setup, asked, outputs, folder, dict(certificates)):
                 certificates[label] = certificate._replace(forced=outputs.log.forced)
-                _save(directory, certificates, text, asked, data)
+                save()
                 runs = _runs_of(certificate, asked.identities)
                 outputs.log.tell("saved", label, runs, runs, "")
                 outputs.files.finished(label)
         if finished is not None and any(certificates[label] is not old for label, old in finished.certificates.items()):
-            _save(directory, certificates, text, asked, data)
+            save()
     return {label: certificates[label] for label in labels if label in certificates}
-
-
-def _save(
-    directory: pathlib.Path | None, certificates: dict[str, Certificate], text: str, asked: Question, data: str
-) -> None:
-    if directory is not None and processes.is_first():
-        save_certificates(directory / CERTIFICATES, certificates, text, question=in_json(asked), data=data)
 
 
 def _runs_of(certificate: Certificate, identities: int) -> int:
@@ -164,15 +153,14 @@ def _certificates(
     reference = standalone_of(setup, outputs, folder) if needed else None
     if asked.control and CONTROL not in finished:
         utility = asked.utility._replace(cost=0.0, price=0.0, budget=None)
+        plans[CONTROL] = _control(setup)
         ahead[CONTROL] = _Ahead(_INFLATED, utility, {}, (), identities=1, candidates=0, outside=None)
     for label, each in ahead.items():
         with about_algorithm(label):
-            if label == CONTROL:
-                plan = _control(setup)
-            else:
-                plan = plans[label] if reference is None else build_plan(setup, playing[label], reference)
+            if label != CONTROL and reference is not None:
+                plans[label] = build_plan(setup, playing[label], reference)
             certificate = certify(
-                plan,
+                plans[label],
                 setup.federation,
                 tolerance=asked.tolerance,
                 deviations=each.deviations,
@@ -254,17 +242,11 @@ def _control(setup: Setup) -> Plan:
 
 def in_json(asked: Question) -> str:
     """The parts of the question that decide the runs, as text; not the tolerance."""
-    deviations: Any = asked.deviations
-    if isinstance(deviations, Mapping):
-        deviations = {
-            name: numbers_of(lie) if isinstance(lie, Strategy) else f"{name_of(lie)} {code_of(lie)}"
-            for name, lie in deviations.items()
-        }
     utility = asked.utility._replace(cost=np.asarray(asked.utility.cost, float).tolist())._asdict()
     names = ("confidence", "method", "identities", "candidates", "outside")
     settings = {name: getattr(asked, name) for name in names}
     settings["deviators"] = None if asked.deviators is None else sorted(map(int, asked.deviators))
-    return json.dumps({"deviations": deviations, **utility, **settings})
+    return json.dumps({"deviations": recorded_deviations(asked.deviations), **utility, **settings})
 
 
 def _check_question(earlier: str, asked: Question, of_what: str) -> None:

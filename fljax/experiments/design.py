@@ -18,23 +18,20 @@ import xarray as xr
 from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.files import write
-from fljax.core.names import about_algorithm, name_of
-from fljax.core.sameness import code_of
+from fljax.core.names import about_algorithm
 from fljax.core.values import argument_of
 from fljax.data import choose
 from fljax.engine import Plan, RunsDone
 from fljax.experiments.conductor import Outputs, Saving
-from fljax.experiments.inputs.entrants import Deviations, strategies_of
+from fljax.experiments.inputs.entrants import Deviations, recorded_deviations, strategies_of
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.whole_runs import Kept, begin, of_runs, reads_standalone, standalone_of
 from fljax.games import Around, Baseline, Design, Interval, design, design_dataset, save_certificates
-from fljax.games.strategic.playing import numbers_of
 from fljax.protocol import Algorithm
 from fljax.results import stores
 from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, DESIGN, OF_DESIGN, OpenFolder
-from fljax.scenarios import Strategy
 
 
 class Question(NamedTuple):
@@ -202,10 +199,5 @@ def _counted(tell: Callable[[RunsDone], Any], total: int) -> Callable[[RunsDone]
 
 def in_json(asked: Question) -> str:
     """The question as text."""
-    deviations: Any = asked.deviations
-    if isinstance(deviations, Mapping):
-        deviations = {
-            name: numbers_of(lie) if isinstance(lie, Strategy) else f"{name_of(lie)} {code_of(lie)}"
-            for name, lie in deviations.items()
-        }
-    return json.dumps(asked._replace(deviations=deviations)._asdict(), default=str)
+    deviations = recorded_deviations(asked.deviations)
+    return json.dumps({**asked._asdict(), "deviations": deviations}, default=str)

@@ -40,7 +40,10 @@ def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -
         "vocabulary": _plain(dataset.vocabulary),
         "rows": [list(x.shape[1:]), np.dtype(x.dtype).name, list(y.shape[1:]), np.dtype(y.dtype).name],
         "stored": np.dtype(federation.examples.x.dtype).name,
-        "capacities": [_capacities(value) for value in (federation.clients, federation.unseen)],
+        "capacities": [
+            None if clients is None else [int(rows.index.shape[-1]) for rows in clients.parts.values()]
+            for clients in (federation.clients, federation.unseen)
+        ],
         "held": list(federation.held),
         "names": [[_plain(value) for value in (of.classes, of.clients, of.unseen)] for of in names],
         "features": [[_plain(of.names), of.shift, of.mean, of.std, of.words] for of in each_of(federation.features)],
@@ -129,10 +132,6 @@ def _clients(arrays: Mapping[str, np.ndarray], prefix: str, capacities: list[int
     noise: Any = arrays.get(f"{prefix}noise")
     noise = None if noise is None else jnp.asarray(noise)
     return ClientData(jnp.asarray(arrays[f"{prefix}id"]), **rows, noise=noise)
-
-
-def _capacities(clients: ClientData | None) -> list[int] | None:
-    return None if clients is None else [int(rows.index.shape[-1]) for rows in clients.parts.values()]
 
 
 def _plain(value: Any) -> Any:

@@ -17,21 +17,8 @@ from fljax.engine import Block, Memory, Plan, checksum_of, estimate, estimate_st
 from fljax.engine.loop.history import Hooks
 from fljax.engine.loop.simulation import run_plans
 from fljax.engine.programs.shapes import debug_mode
-from fljax.experiments import outlines
-from fljax.experiments.conductor import (
-    CallbackBuilder,
-    Computed,
-    Experiment,
-    Outcome,
-    Outputs,
-    Saving,
-    check_data,
-    conduct,
-    memory_notes,
-    opened,
-    rounds_before,
-    trained_alone,
-)
+from fljax.experiments import conductor, outlines
+from fljax.experiments.conductor import Outcome, Outputs, Saving
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.preparation import block_by_client, build_plan, result_by_client, setup_of, with_pool
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup, weights_of
@@ -84,13 +71,13 @@ def run(
     """
     processes.check_same(lambda: flat(dumps(config)))
     text = "" if directory is None else dumps(config)
-    with opened(directory, text, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
+    with conductor.opened(directory, text, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
         folder = folder._replace(finished=unstopped(folder.finished, config.non_finite))
         labels = tuple(entry.label for entry in config.algorithms)
         if set(labels) <= folder.finished.keys():  # the data are not read
             threshold = config.metrics.opt_out_threshold
-            experiment = Experiment(config.name, labels, config.rounds, threshold)
-            return conduct(experiment, outputs, folder, None)
+            experiment = conductor.Experiment(config.name, labels, config.rounds, threshold)
+            return conductor.conduct(experiment, outputs, folder, None)
         models = ModelFiles(directory, config.save_models)
         setup = resolve_setup(config, outputs.log)
         models.begin(setup)
@@ -101,7 +88,7 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     """Runs every algorithm of a setup on its federation, with standalone models that are trained once; as ``run``."""
     # ``folder`` has the results of algorithms that are not repeated, or that go on from their saved models.
     setup = with_pool(setup)
-    builder = CallbackBuilder.of(setup, outputs.folder, outputs.log, outputs.callbacks)
+    builder = conductor.CallbackBuilder.of(setup, outputs.folder, outputs.log, outputs.callbacks)
     preparation.check_test_rows(setup.federation)
     plans = check_setup(setup, rehearsed=False)
     done = {label: int(begun.metrics["rounds_done"]) for label, begun in folder.begun.items()}
@@ -116,14 +103,14 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
             keep_beginning(directory, label, rounds)
     decisions = preparation.decision_rounds(setup)
     data = None if outputs.folder is None else checksum_of(setup.federation)
-    check_data(folder, data, outputs.files)
+    conductor.check_data(folder, data, outputs.files)
     with debug_mode(setup.execution), ahead_of_run(setup, plans, folder.finished, done) as ahead:
-        (reference,) = trained_alone([setup], (), outputs, folder)
+        (reference,) = conductor.trained_alone([setup], (), outputs, folder)
         for words in preparation.facts_to_tell(setup):
             outputs.log.note(words, rounds=setup.rounds)
         computation = _Computation(setup, outputs, folder, reference, decisions, ahead, builder)
-        experiment = Experiment(setup.name, setup.labels, setup.rounds, setup.opt_out_threshold, data=data)
-        outcome = conduct(experiment, outputs, folder, computation.compute)
+        experiment = conductor.Experiment(setup.name, setup.labels, setup.rounds, setup.opt_out_threshold, data=data)
+        outcome = conductor.conduct(experiment, outputs, folder, computation.compute)
     return outcome if setup.world is None else outcome._replace(outline=outlines.contents(*setup.world))
 
 
@@ -136,9 +123,9 @@ class _Computation(NamedTuple):
     reference: Reference  # standalone models, with what clients require
     decisions: tuple[int, ...]  # numbers of rounds after which scenarios compare clients with the first algorithm
     ahead: Ahead
-    builder: CallbackBuilder
+    builder: conductor.CallbackBuilder
 
-    def compute(self, label: str, parts: Parts) -> Computed:
+    def compute(self, label: str, parts: Parts) -> conductor.Computed:
         """Runs one algorithm after those with the results ``parts``, and saves its models."""
         setup, log, rounds, begun = self.setup, self.outputs.log, self.setup.rounds, self.folder.begun.get(label)
         entry = setup.algorithms[setup.labels.index(label)]
@@ -177,7 +164,7 @@ class _Computation(NamedTuple):
             log.note(words, label, rounds, rounds)
         if stopped is None:  # before the results, which say that the algorithm is finished
             self.outputs.models.save(label, plan, trained)
-        return Computed(Results(metrics, short), (plan, result), stopped)
+        return conductor.Computed(Results(metrics, short), (plan, result), stopped)
 
     def _run(self, entry: AlgorithmSetup, own: Setup, plan: Plan, parts: Parts) -> tuple[Result, NotFinite | None]:
         """The Result of an algorithm in its setup ``own``, and what stopped it before its end."""
@@ -185,7 +172,7 @@ class _Computation(NamedTuple):
         schedule = schedule._replace(all_at=self.decisions)
         if entry is self.setup.algorithms[0]:
             schedule = schedule._replace(evaluate_at=self.decisions)
-        before = rounds_before(self.folder)
+        before = conductor.rounds_before(self.folder)
         if label in self.folder.begun and before is not None and outputs.files.directory is not None:
             initial = state_of(outputs.files.directory, label, plan, own, before)
             outputs.log.note(f"goes on after round {before}, from its saved models", label, before, own.rounds)
@@ -200,7 +187,7 @@ class _Computation(NamedTuple):
 
         hooks = Hooks(
             callbacks=(progress, callback),
-            on_memory=memory_notes(outputs.log, label, own.rounds),
+            on_memory=conductor.memory_notes(outputs.log, label, own.rounds),
             checkpoint=outputs.files.checkpoint(label),
             **outputs.models.arguments(own, label, plan),
         )

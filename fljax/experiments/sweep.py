@@ -22,21 +22,8 @@ from fljax.config.reading import Grid
 from fljax.core import processes
 from fljax.core.files import locked, write
 from fljax.core.sameness import Differences, compared
-from fljax.experiments.conductor import (
-    DATA,
-    CallbackBuilder,
-    Experiment,
-    Outcome,
-    Saving,
-    SweptCells,
-    check_data,
-    checksum_of_cells,
-    conduct,
-    join,
-    opened,
-    outcome_of,
-    trained_alone,
-)
+from fljax.experiments import conductor
+from fljax.experiments.conductor import Outcome, Saving
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, resolve_cells
 from fljax.experiments.programs import ahead_of_sweep, world_key
@@ -67,7 +54,8 @@ def run(
     check_grid(grid)
     experiment = _experiment(grid)
     text = "" if directory is None else dumps(grid.config)
-    with opened(directory, text, experiment.grid, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
+    opening = conductor.opened(directory, text, experiment.grid, resume=resume, on_event=on_event, saving=saving)
+    with opening as (outputs, folder):
         log = outputs.log
         log.note(f"{len(grid.cells)} cells: {shape_in_words(grid.axes)}")
         compute = None
@@ -76,13 +64,13 @@ def run(
                 cells = resolve_cells(grid.cells, log)
                 _check_cells(cells, str(experiment.metric))
                 if directory is not None:
-                    experiment = experiment._replace(data=checksum_of_cells(cells))
-                    check_data(folder, experiment.data, outputs.files)
-                builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
+                    experiment = experiment._replace(data=conductor.checksum_of_cells(cells))
+                    conductor.check_data(folder, experiment.data, outputs.files)
+                builder = conductor.CallbackBuilder.of(cells[0], directory, log, callbacks)
                 ahead = stack.enter_context(ahead_of_sweep(cells, folder.finished))
-                references = trained_alone(cells, grid.axes, outputs, folder)
-                compute = SweptCells(grid.axes, cells, references, outputs, builder, ahead).compute
-            outcome = conduct(experiment, outputs, folder, compute)
+                references = conductor.trained_alone(cells, grid.axes, outputs, folder)
+                compute = conductor.SweptCells(grid.axes, cells, references, outputs, builder, ahead).compute
+            outcome = conductor.conduct(experiment, outputs, folder, compute)
         if whole:
             for label, axis, value in dict.fromkeys(
                 (best.algorithm, axis, best.cell[axis]) for best in outcome.best for axis in best.edges
@@ -92,11 +80,11 @@ def run(
         return outcome
 
 
-def _experiment(grid: Grid) -> Experiment:
+def _experiment(grid: Grid) -> conductor.Experiment:
     config, sweep = grid.config, grid.config.sweep
     assert sweep is not None
     labels, threshold = tuple(entry.label for entry in config.algorithms), config.metrics.opt_out_threshold
-    return Experiment(config.name, labels, config.rounds, threshold, paths(grid), sweep.metric)
+    return conductor.Experiment(config.name, labels, config.rounds, threshold, paths(grid), sweep.metric)
 
 
 def paths(grid: Grid) -> str:
@@ -304,11 +292,11 @@ def join_parts(
     text, experiment = dumps(grid.config), _experiment(grid)
     record, forced = _same_record([folder_of(directory, number, count) for number in sorted(environments)], force)
     with folders.claim(directory, text, True, experiment.grid, computes=False):
-        joined = join(experiment, whole, forced=forced)
-        joined.metrics.attrs.pop(DATA, None)  # that of one part
+        joined = conductor.join(experiment, whole, forced=forced)
+        joined.metrics.attrs.pop(conductor.DATA, None)  # that of one part
         join_environments(directory / folders.ENVIRONMENT, dict(sorted(environments.items())))
         folders.save_results(directory, joined, text, record)
-    return outcome_of(joined), unfinished, len(parts)
+    return conductor.outcome_of(joined), unfinished, len(parts)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -108,7 +108,11 @@ def begin(setup: Setup, log: EventLog, *, purpose: str, run: str, lost: str) -> 
     preparation.check_test_rows(setup.federation)
     for words in preparation.facts_to_tell(setup):
         log.note(words)
-    _tell_what_is_left_out(setup, log, run, lost)
+    left_out = [name for name, asked in (("callbacks", setup.callbacks), ("early stopping", setup.stop)) if asked]
+    if left_out:
+        log.note(f"without {' and '.join(left_out)} of the config: every {run} runs to its end")
+    if setup.non_finite != "freeze":
+        log.note(f'non_finite = "{setup.non_finite}" is not used: a {run} that diverges {lost}')
     for entry in setup.algorithms:
         with about_algorithm(entry.label):
             _check_start(entry, purpose)
@@ -140,12 +144,3 @@ def _check_start(entry: AlgorithmSetup, purpose: str) -> None:
             f'expected clusters that are drawn (clustering = "random") for {purpose}, got {entry.label}, whose '
             "clusters are found by training all clients"
         )
-
-
-def _tell_what_is_left_out(setup: Setup, log: EventLog, run: str, lost: str) -> None:
-    """Notes what whole runs do not use of a config."""
-    left_out = [name for name, asked in (("callbacks", setup.callbacks), ("early stopping", setup.stop)) if asked]
-    if left_out:
-        log.note(f"without {' and '.join(left_out)} of the config: every {run} runs to its end")
-    if setup.non_finite != "freeze":
-        log.note(f'non_finite = "{setup.non_finite}" is not used: a {run} that diverges {lost}')

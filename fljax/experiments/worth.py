@@ -21,7 +21,7 @@ from fljax.core.sameness import code_of
 from fljax.engine import Plan
 from fljax.experiments.conductor import Outputs, Saving
 from fljax.experiments.inputs.preparation import build_plan
-from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
+from fljax.experiments.inputs.setup import Setup, resolve_setup
 from fljax.experiments.whole_runs import Kept, begin, names_of, of_runs, reads_standalone, standalone_of
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
 from fljax.games.comparing import Baseline, Coalitions, EstimatorInputs, Outside, chosen_members, planned
@@ -102,23 +102,26 @@ def _tables(
     """Label, plan and table of the algorithms, one after another; those that are finished are not computed."""
     log = outputs.log
     plans = begin(setup, log, purpose="coalitions", run="coalition", lost="has no value")
-    lacking: list[str] = []
+    needed = False
     for entry in setup.algorithms:
         with about_algorithm(entry.label):
+            plan = plans[entry.label]
             members, cost = planned(
-                plans[entry.label],
+                plan,
                 setup.federation,
                 asked.among,
                 rounds=setup.rounds,
                 seeds=len(setup.seeds),
                 max_runs=sys.maxsize if entry.label in finished else asked.max_runs,
             )
-            if _needs_standalone(plans[entry.label], entry, asked.value, setup):
-                lacking.append(entry.label)
-            if asked.estimators is not None and (words := _check_estimators(plans[entry.label], setup, asked)):
+            algorithm, value = algorithm_of(plan), asked.value
+            check_value(value, algorithm, setup.federation, _ANY)
+            compares = isinstance(value, str) and value not in metrics_of(algorithm, setup.federation, None)
+            needed |= compares or reads_standalone(entry)
+            if asked.estimators is not None and (words := _check_estimators(plan, setup, asked)):
                 log.note(words, entry.label)
             log.note(f"{len(members):,} coalitions, {in_words(cost)}", entry.label, 0, cost.runs)
-    reference = standalone_of(setup, outputs, folder) if lacking else None
+    reference = standalone_of(setup, outputs, folder) if needed else None
     for entry in setup.algorithms:
         label = entry.label
         with about_algorithm(label):
@@ -152,18 +155,7 @@ def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> str:
     return EstimatorInputs(plan, setup.federation, name_of_value(asked.value)).split(names)[1]
 
 
-def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Setup) -> bool:
-    """Whether the algorithm, or the value, reads standalone models; raises a ValueError if there is no such value."""
-    algorithm = algorithm_of(plan)
-    check_value(value, algorithm, setup.federation, _ANY)
-    if reads_standalone(entry):
-        return True
-    return isinstance(value, str) and value not in metrics_of(algorithm, setup.federation, None)
-
-
-# Of which only the names of its numbers are read.
-_NONE = np.zeros((1, 1), np.float32)
-_ANY = Reference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
+_ANY = Reference(*[np.zeros((1, 1), np.float32)] * 6)  # of which only the names of its numbers are read
 
 
 def _check_asked(finished: SavedTables, label: str, asked: Question, directory: pathlib.Path) -> None:
@@ -174,7 +166,8 @@ def _check_asked(finished: SavedTables, label: str, asked: Question, directory: 
     for name, (earlier, now) in told.items():
         if earlier != now:
             raise ValueError(f"expected the {name} {begin} to resume them, got {now} in place of {earlier}")
-    if _is_changed(finished.code, code_of(asked.value)):
+    before, code = finished.code, code_of(asked.value)
+    if before and before != code and before.partition(":")[0] == code.partition(":")[0]:  # of one version of Python
         raise ValueError(
             f"expected the value {begin} to resume them, got {value} with another body (with another folder "
             "fljax worth begins anew)"
@@ -185,9 +178,3 @@ def _check_asked(finished: SavedTables, label: str, asked: Question, directory: 
             f"expected the coalitions {begin} to resume them, got {len(members)} others in place of "
             f"{len(table.members)}"
         )
-
-
-def _is_changed(earlier: str, now: str) -> bool:
-    """Whether two codes differ, of one version of Python; others cannot be compared."""
-    versions = [code.partition(":")[0] for code in (earlier, now)]
-    return bool(earlier) and versions[0] == versions[1] and earlier != now

@@ -112,8 +112,11 @@ def coalitions(
     )
     measures = measures_of(measured, value, reference)
     cost = cost._replace(seconds=time.perf_counter() - began)
-    described = _described(baseline, numbers, federation, cost) | {"notes": str(measured.attrs.get("notes", ""))}
-    return _table(measures, members, trained, empty, outside, described)
+    text = baseline if isinstance(baseline, str) else repr(float(baseline))
+    names = tuple(map(str, federation.names.clients or range(members.shape[1])))
+    described = {"baseline": text, "seeds": tuple(numbers), "names": names, "cost": cost}
+    described["notes"] = str(measured.attrs.get("notes", ""))
+    return _table(measures, members, empty, outside, described)
 
 
 def planned(
@@ -185,41 +188,30 @@ def _baseline(baseline: Baseline, value: Value, algorithm: Algorithm) -> float |
     return float(baseline)
 
 
-def _described(baseline: Baseline, seeds: Sequence[int], federation: Federation, cost: Cost) -> dict[str, Any]:
-    """The fields of a table that say what it is of."""
-    names = federation.names.clients or range(federation.clients.id.shape[-1])
-    text = baseline if isinstance(baseline, str) else repr(float(baseline))
-    return {"baseline": text, "seeds": tuple(seeds), "names": tuple(map(str, names)), "cost": cost}
-
-
 def _table(
     measures: Measures,
     members: Bool[np.ndarray, "M N"],
-    trained: Bool[np.ndarray, "P N"],
     empty: float | None,
     outside: Outside,
     described: dict[str, Any],
 ) -> CoalitionTable:
     """The table of all coalitions, with ``v(empty)`` where it was not run, and payoffs of those outside."""
     values, scores, diverged = measures.values, measures.scores, measures.diverged
-    if empty is not None and len(trained) < len(members):
+    if empty is not None and values.shape[1] < len(members):
         place = int(np.flatnonzero(~members.any(axis=1))[0])
         values = np.insert(values, place, empty, axis=1)
         scores = np.insert(scores, place, np.nan, axis=1)
         diverged = np.insert(diverged, place, False, axis=1)
-    payoffs = scores if outside == "global" else np.where(members[None], scores, _alone(members, scores)[:, None])
+    payoffs = scores
+    if outside == "alone":  # what a client reaches in the coalition of itself; NaN where there is no such coalition
+        single = np.flatnonzero(members.sum(axis=1) == 1)
+        clients = members[single].argmax(axis=1)
+        reached = np.full((len(scores), members.shape[1]), np.nan)
+        reached[:, clients] = scores[:, single, clients]
+        payoffs = np.where(members[None], scores, reached[:, None])
     return CoalitionTable(
         values, members, payoffs, diverged, metric=measures.metric, payoff=measures.payoff, **described
     )
-
-
-def _alone(members: Bool[np.ndarray, "M N"], scores: Float[np.ndarray, "seeds M N"]) -> Float[np.ndarray, "seeds N"]:
-    """What each client reaches in the coalition of itself; NaN where there is no such coalition."""
-    single = np.flatnonzero(members.sum(axis=1) == 1)
-    clients = members[single].argmax(axis=1)
-    reached = np.full((len(scores), members.shape[1]), np.nan)
-    reached[:, clients] = scores[:, single, clients]
-    return reached
 
 
 _JUDGED = ("kendall", "spearman", "share_error", "best_found", "worst_found", "compared")
@@ -605,23 +597,20 @@ def _dataset(
     estimates: Mapping[str, Sequence[Estimate]], seconds: Mapping[str, float], truth: np.ndarray, table: CoalitionTable
 ) -> xr.Dataset:
     worth = np.array([[estimate.worth for estimate in rows] for rows in estimates.values()], float)
-    judged = contributions.agreement(worth, truth)
+    judged, by = contributions.agreement(worth, truth), ("estimator", "seed")
     spent = {
         name: [float(np.mean([getattr(estimate.cost, name) for estimate in rows])) for rows in estimates.values()]
         for name in _SPENT
     }
     return xr.Dataset(
         {
-            "worth": (("estimator", "seed", "client"), worth),
-            "deviation": (("estimator", "seed", "client"), judged.deviation),
-            **{name: (("estimator", "seed"), getattr(judged, name)) for name in _JUDGED},
+            "worth": ((*by, "client"), worth),
+            "deviation": ((*by, "client"), judged.deviation),
+            **{name: (by, getattr(judged, name)) for name in _JUDGED},
             **{name: ("estimator", numbers) for name, numbers in spent.items()},
             "seconds": ("estimator", list(seconds.values())),
             "stability": ("estimator", [contributions.stability(rows) for rows in worth]),
-            "converged": (
-                ("estimator", "seed"),
-                [[e.details.get("converged", True) for e in rows] for rows in estimates.values()],
-            ),
+            "converged": (by, [[e.details.get("converged", True) for e in rows] for rows in estimates.values()]),
             "truth": (("seed", "client"), truth),
             "ceiling": ((), contributions.stability(truth)),
         },

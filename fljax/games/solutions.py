@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from fljax import contributions
 from fljax.contributions import LeastCore, Violations, simultaneous_bounds
+from fljax.contributions.solutions import members_of
 from fljax.contributions.tables import LEAST_SEEDS
 from fljax.games.strategic.gains import PayoffTable, as_precise_as
 from fljax.games.tables import CoalitionTable, by_code, codes_of, is_complete
@@ -108,15 +109,13 @@ def core_stable_partitions(table: CoalitionTable, *, margin: float = 0.0) -> tup
             f"expected a table with all coalitions of at most {MOST_PARTITIONED} clients for partitions, "
             f"got {len(table.members):,} coalitions of {clients}"
         )
-    payoffs, members = np.empty((2**clients, clients)), np.empty((2**clients, clients), bool)
-    mean = table.payoffs.mean(axis=0)
-    codes = codes_of(table.members)
-    payoffs[codes], members[codes] = np.where(np.isnan(mean), -np.inf, mean), table.members
+    payoffs, mean = np.empty((2**clients, clients)), table.payoffs.mean(axis=0)
+    payoffs[codes_of(table.members)] = np.where(np.isnan(mean), -np.inf, mean)
     labels = np.array(list(_partitions(clients)))
     together = labels[:, :, None] == labels[:, None, :]
     received = payoffs[together @ (1 << np.arange(clients)), np.arange(clients)[None]]
     stable, beyond = np.ones(len(labels), bool), margin + _rounding(table)
-    for row, inside in zip(payoffs[1:], members[1:], strict=True):
+    for row, inside in zip(payoffs[1:], members_of(clients)[1:], strict=True):
         stable &= ~np.all(row[inside] > received[:, inside] + beyond, axis=1)
     chosen = sorted(labels[stable].tolist(), key=lambda label: (max(label), label))
     return tuple(
@@ -238,11 +237,8 @@ def leave_one_out(table: CoalitionTable) -> Float[np.ndarray, "seeds N"]:
             "expected a table with the coalition of all clients and those of all but one for leave-one-out values, "
             f"got {len(table.members)} other coalitions"
         )
-    # Client i alone plays a game of one: nobody is worth v(all - i), and it is worth v(all).
     whole, without = left_out
-    values = table.values[:, without]
-    pairs = np.stack([values, np.broadcast_to(table.values[:, [whole]], values.shape)], axis=-1)
-    return np.asarray(contributions.leave_one_out(pairs))[..., 0]
+    return table.values[:, [whole]] - table.values[:, without]
 
 
 def least_core(table: CoalitionTable) -> LeastCore:
@@ -254,9 +250,10 @@ def least_core(table: CoalitionTable) -> LeastCore:
       ValueError: if there are more than 16 clients, or the table lacks the coalition of none or of all clients.
     """
     values = by_code(table).mean(axis=0)
-    _check_ends(table)
     known = np.zeros(len(values), bool)
     known[codes_of(table.members)] = True
+    if not (known[0] and known[-1]):
+        raise ValueError("expected a table with nobody and with all clients for a least core, got one without them")
     return contributions.least_core(values, known)
 
 
@@ -307,8 +304,9 @@ def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
         rows = {"shapley": shapley(table), "banzhaf": banzhaf(table), "beta_shapley": beta_shapley(table)}
     if _all_but_one(table) is not None:
         rows["leave_one_out"] = leave_one_out(table)
-    of_mean, of_seeds = (least_core(table), contributions.least_core(by_code(table))) if complete else (None, None)
-    if of_mean is not None and of_seeds is not None:
+    of_mean = least_core(table) if complete else None
+    if of_mean is not None:
+        of_seeds = contributions.least_core(by_code(table))
         rows["least_core"], core = of_seeds.payoff, _excess(table, of_mean, of_seeds)
     by_seed = np.array(list(rows.values()), float).reshape(-1, *shape)
     bars = contributions.error_bars(np.swapaxes(by_seed, 0, 1), level)
@@ -334,12 +332,9 @@ def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
         return dataset
     laws = {"superadditivity": superadditivity, "monotonicity": monotonicity, "convexity": convexity}
     broken = [law(table, level=level) for law in laws.values()]
-    return dataset.assign_coords(law=list(laws)).assign(
-        violations=("law", [law.count for law in broken]),
-        share=("law", [law.share for law in broken]),
-        largest=("law", [law.largest for law in broken]),
-        unknown=("law", [law.unknown for law in broken]),
-    )
+    columns = {"violations": "count", "share": "share", "largest": "largest", "unknown": "unknown"}
+    numbers = {name: ("law", [getattr(law, field) for law in broken]) for name, field in columns.items()}
+    return dataset.assign_coords(law=list(laws)).assign(numbers)
 
 
 def _excess(table: CoalitionTable, of_mean: LeastCore, of_seeds: LeastCore) -> dict[str, float]:
@@ -375,9 +370,3 @@ def _all_but_one(table: CoalitionTable) -> tuple[int, np.ndarray] | None:
     if not len(whole) or len(places) != clients:
         return None
     return int(whole[0]), places[np.argsort(np.argmin(table.members[places], axis=1))]
-
-
-def _check_ends(table: CoalitionTable) -> None:
-    sizes = table.members.sum(axis=1)
-    if not (sizes == 0).any() or not (sizes == table.members.shape[1]).any():
-        raise ValueError("expected a table with nobody and with all clients for a least core, got one without them")

@@ -178,9 +178,7 @@ def from_dataset(dataset: xr.Dataset) -> CoalitionTable:
         members=dataset["member"].transpose("coalition", "client").values.astype(bool),
         payoffs=np.asarray(dataset["payoff"].transpose("seed", "coalition", "client").values, float),
         diverged=dataset["diverged"].transpose("seed", "coalition").values.astype(bool),
-        metric=str(dataset.attrs["metric"]),
-        payoff=str(dataset.attrs["payoff"]),
-        baseline=str(dataset.attrs["baseline"]),
+        **{name: str(dataset.attrs[name]) for name in ("metric", "payoff", "baseline")},
         seeds=tuple(dataset["seed"].values.tolist()),
         names=tuple(map(str, dataset["name"].values.tolist())),
         cost=Cost(

@@ -118,26 +118,13 @@ OVER_CLIENTS: dict[str, Metric] = {
         formulas.preferred_model_accuracy,
         ("global_test_accuracy", "standalone_test_accuracy", "global_test_loss", "required_loss"),
     ),
-    "average_loss": Metric(
-        "mean over clients of test_loss",
-        formulas.average_accuracy,
-        ("test_loss",),
-        lower=True,
-    ),
-    "average_accuracy": Metric(
-        "mean over clients of test_accuracy",
-        formulas.average_accuracy,
-        ("test_accuracy",),
-    ),
+    "average_loss": Metric("mean over clients of test_loss", formulas.average_accuracy, ("test_loss",), lower=True),
+    "average_accuracy": Metric("mean over clients of test_accuracy", formulas.average_accuracy, ("test_accuracy",)),
     "global_average_accuracy": Metric(
-        "mean over clients of global_test_accuracy",
-        formulas.average_accuracy,
-        ("global_test_accuracy",),
+        "mean over clients of global_test_accuracy", formulas.average_accuracy, ("global_test_accuracy",)
     ),
     "maximum_accuracy": Metric(
-        "largest test_accuracy over clients (IAFL)",
-        formulas.maximum_accuracy,
-        ("test_accuracy",),
+        "largest test_accuracy over clients (IAFL)", formulas.maximum_accuracy, ("test_accuracy",)
     ),
     "accuracy_spread": Metric(
         "standard deviation over clients of test_accuracy, with M in the denominator",

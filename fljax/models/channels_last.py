@@ -93,11 +93,7 @@ def square_maximum(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
 
 
 def group_norm(
-    x: Float[Array, "b h w c"],
-    scale: Float[Array, " c"],
-    bias: Float[Array, " c"],
-    groups: int,
-    epsilon: float = 1e-6,
+    x: Float[Array, "b h w c"], scale: Float[Array, " c"], bias: Float[Array, " c"], groups: int, epsilon: float = 1e-6
 ) -> Float[Array, "b h w c"]:
     """flax's ``nn.GroupNorm``, over each image and group of channels, with statistics in float32 at least."""
     b, h, w, c = x.shape

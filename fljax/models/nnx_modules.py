@@ -22,23 +22,12 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax.core import trees, users
-from fljax.models.modules import (
-    Functions,
-    flags,
-    has_features,
-    rate,
-    rate_name,
-    refuse,
-    refuse_state,
-    row_mask,
-    split_mode,
-    zeros,
-)
+from fljax.models import modules
 from fljax.protocol import AnyArray
 from fljax.protocol.roles import hold, record
 
 
-def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, frozen: bool) -> Functions:
+def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, frozen: bool) -> modules.Functions:
     """The functions of the module that ``constructor`` makes, called on ``x``; ``frozen``: averages stay."""
     named = _takes_rngs(constructor)
 
@@ -51,9 +40,9 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
     stored = nnx.Any(nnx.Param, nnx.BatchStat)
     _, params, streams, state = nnx.split(model, stored, nnx.RngState, ...)
     kinds = jax.tree.leaves(state, is_leaf=lambda v: isinstance(v, nnx.Variable))
-    refuse_state({type(v).__name__ for v in kinds}, type(model).__name__)
+    modules.refuse_state({type(v).__name__ for v in kinds}, type(model).__name__)
     paths = set(_nnx_leaves(nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))))
-    mode = flags(model)
+    mode = modules.flags(model)
     model.train()
     training = nnx.graphdef(model)
     model.eval()
@@ -79,7 +68,7 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
         return nnx.to_pure_dict(nnx.state(construct(nnx.Rngs(key)), stored))
 
     def logits(params: PyTree, x: AnyArray, key: Any) -> Any:
-        key, real = split_mode(key)
+        key, real = modules.split_mode(key)
         if not paths:
             return merged(params, key)(x, **mode(key is not None))
         if key is None:
@@ -87,8 +76,7 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
         old = {path: leaf for path, leaf in _nnx_leaves(params).items() if path in paths}
         fixed = hold(old)
         model = merged(
-            jax.tree_util.tree_map_with_path(lambda path, leaf: fixed.get(trees.path_of(path), leaf), params),
-            key,
+            jax.tree_util.tree_map_with_path(lambda path, leaf: fixed.get(trees.path_of(path), leaf), params), key
         )
         if frozen:
             return _adapted(model, _Use.FROZEN)(x, **mode(True))
@@ -104,10 +92,10 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
 
     def trains(model: Any) -> Any:
         with jax.numpy_dtype_promotion("standard"):
-            return [leaf for leaf in jax.tree.leaves(model(zeros(x), **mode(True))) if hasattr(leaf, "dtype")]
+            return [leaf for leaf in jax.tree.leaves(model(modules.zeros(x), **mode(True))) if hasattr(leaf, "dtype")]
 
     check_nnx(model, trains, fresh)
-    return Functions(init, logits, features if has_features(model) else None, frozenset(paths))
+    return modules.Functions(init, logits, features if modules.has_features(model) else None, frozenset(paths))
 
 
 def _takes_rngs(constructor: Callable[..., Any]) -> bool:
@@ -121,14 +109,14 @@ def _takes_rngs(constructor: Callable[..., Any]) -> bool:
 
 def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable[[], nnx.Module]) -> None:
     """Raises a ValueError if a dropout layer has no effect on ``call`` of a model that ``training`` makes."""
-    paths = [path for path, node in nnx.iter_graph(module) if rate(node) > 0 and hasattr(node, "deterministic")]
+    paths = [path for path, node in nnx.iter_graph(module) if modules.rate(node) > 0 and hasattr(node, "deterministic")]
 
     def traced(active: Any) -> str:
         def run() -> Any:
             model = training()
             for path, node in nnx.iter_graph(model):
                 if path in paths and path != active:
-                    setattr(node, rate_name(node), 0.0)
+                    setattr(node, modules.rate_name(node), 0.0)
             return call(model)
 
         # Printed programs contain addresses of functions, which differ from trace to trace.
@@ -138,7 +126,7 @@ def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable
     for path in paths:
         # With dropout in this layer alone, the program must differ from the program without dropout.
         if traced(path) == nothing:
-            refuse(type(module).__name__, ".".join(map(str, path)))
+            modules.refuse(type(module).__name__, ".".join(map(str, path)))
 
 
 class _Use(enum.Enum):
@@ -180,7 +168,7 @@ def _subclass(kind: type[nnx.BatchNorm], use: _Use) -> type[nnx.BatchNorm]:
         if use is _Use.FROZEN:
             return kind.__call__(self, x, use_running_average=True).astype(x.dtype)
         if use is _Use.TRAINED:
-            mask = row_mask(_REAL.get(), x, mask)
+            mask = modules.row_mask(_REAL.get(), x, mask)
         elif not (self.use_running_average if use_running_average is None else use_running_average):
             raise ValueError(
                 "expected nnx.BatchNorm to use its running averages in evaluation, got use_running_average=False"

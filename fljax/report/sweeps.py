@@ -215,8 +215,9 @@ def _drawn_maps(
         gone = gone & np.isfinite(mean)
         marked = marked or bool(gone.any())
         for row, column in np.argwhere(np.isfinite(mean)):
-            bright = mean[row, column] > (low + high) / 2
-            text = _text(float(mean[row, column]), metric) + "†" * bool(gone[row, column])
+            value = float(mean[row, column])
+            bright = value > (low + high) / 2
+            text = (f"{100 * value:.1f}" if is_share(metric) else f"{value:.3g}") + "†" * bool(gone[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if bright else "white")
         for row, column in best_cells:
             corner = (float(column) - 0.47, float(row) - 0.47)
@@ -229,7 +230,3 @@ def _drawn_maps(
         if is_share(metric):
             write_percents(bar.ax.yaxis)
     return figure
-
-
-def _text(value: float, metric: str) -> str:
-    return f"{100 * value:.1f}" if is_share(metric) else f"{value:.3g}"

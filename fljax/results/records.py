@@ -168,12 +168,7 @@ def with_compute(
 
 
 def datasets(
-    seeds: Sequence[int],
-    first: int,
-    blocks: Iterable[Mapping[str, Any]],
-    wire: Wire,
-    population: int,
-    rounds: int,
+    seeds: Sequence[int], first: int, blocks: Iterable[Mapping[str, Any]], wire: Wire, population: int, rounds: int
 ) -> Iterator[xr.Dataset]:
     """``dataset`` of each block of a run of ``rounds`` rounds, without the others in memory."""
     for block in blocks:

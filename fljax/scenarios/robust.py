@@ -155,8 +155,7 @@ def robust(
         return after, {**info, **along(*["cluster"] * used.ndim, assumed_byzantine=used)} if needed else info
 
     return algorithm._replace(
-        aggregate=streamed._replace(contribute=contribute, finish=finish),
-        scenarios=applied_scenarios(inner, "robust"),
+        aggregate=streamed._replace(contribute=contribute, finish=finish), scenarios=applied_scenarios(inner, "robust")
     )
 
 

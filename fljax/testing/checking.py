@@ -75,10 +75,7 @@ LAWS: Mapping[str, Law] = {
 }
 
 # Options for parameters without a default, for five clients.
-_EXAMPLES = {
-    "threshold": np.full(POPULATION, 0.5, np.float32),
-    "contribution": (1.0, 0.5, 0.8, 0.2, 0.6),
-}
+_EXAMPLES = {"threshold": np.full(POPULATION, 0.5, np.float32), "contribution": (1.0, 0.5, 0.8, 0.2, 0.6)}
 
 
 class Checked(NamedTuple):

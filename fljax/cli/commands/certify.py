@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fljax.cli.printing import as_table, console, print_json, print_places
@@ -48,7 +47,11 @@ def certify(
         notes = {label: _notes(label, certificate) for label, certificate in certificates.items()}
         without = [entry.label for entry in chosen.algorithms if entry.label not in certificates]
         notes |= {label: [f"{label} has no certificate: it reads none of the deviations."] for label in without}
-        written = _write(folder, chosen.name, datasets, notes, drawn=not runs.no_report)
+        from fljax.core.files import write
+        from fljax.report.certificates import TABLE, certificate_table, write_certificates
+
+        write(folder / TABLE, certificate_table(datasets))
+        written = () if runs.no_report else write_certificates(folder, datasets, chosen.name, notes)
     if runs.as_json:
         algorithms = {label: _plain(certificates[label], dataset) for label, dataset in datasets.items()}
         report = [str(path) for path in written]
@@ -80,24 +83,6 @@ def _question(options: CertifyOptions, play: PlayOptions, *, imports: bool) -> Q
 
     settings = {name: value for name, value in options._asdict().items() if name in Question._fields}
     return Question(**settings, **played(play, imports=imports))
-
-
-def _write(
-    folder: pathlib.Path,
-    name: str,
-    datasets: Mapping[str, xr.Dataset],
-    notes: Mapping[str, Sequence[str]],
-    *,
-    drawn: bool,
-) -> Sequence[pathlib.Path]:
-    """Writes the table of cells, and pictures and a page if they are drawn; returns the paths of these."""
-    from fljax.core.files import write
-    from fljax.report.certificates import TABLE, certificate_table, write_certificates
-
-    write(folder / TABLE, certificate_table(datasets))
-    if not drawn:
-        return ()
-    return write_certificates(folder, datasets, name, notes)
 
 
 def _notes(label: str, certificate: Certificate) -> list[str]:
@@ -134,37 +119,25 @@ def _print(label: str, dataset: xr.Dataset, notes: Sequence[str]) -> None:
 
 def _plain(certificate: Certificate, dataset: xr.Dataset) -> dict[str, Any]:
     """One algorithm for JSON."""
-    gains, rationality = certificate.gains, certificate.rationality
+    gains, rationality, attack = certificate.gains, certificate.rationality, certificate.attack
     cells: list[dict[str, Any]] = []
     for cell, (client, deviation) in enumerate(zip(gains.clients.tolist(), gains.deviations, strict=True)):
         entry = dataset.isel(cell=cell)
+        about = {"client": client, "name": str(dataset["name"].values[client]), "deviation": deviation}
         numbers = {"gain": {key: float(entry[key]) for key in ("mean", "low", "high")}}
         for name in ("loss", "participation", "welfare"):
             if name in entry:
                 ends = {end: float(entry[f"{name}_{end}"]) for end in ("low", "high")}
                 numbers[name] = {"mean": float(entry[name].mean("seed")), **ends}
-        cells.append(
-            {
-                "client": client,
-                "name": str(dataset["name"].values[client]),
-                "deviation": deviation,
-                **numbers,
-                "by_seed": gains.gains[:, cell].tolist(),
-                "above": float(entry["above"]),
-                "verdict": certificate.verdicts[cell],
-            }
-        )
+        above, verdict = float(entry["above"]), certificate.verdicts[cell]
+        by_seed = gains.gains[:, cell].tolist()
+        cells.append({**about, **numbers, "by_seed": by_seed, "above": above, "verdict": verdict})
     shares = None if rationality is None else {name: getattr(rationality, name) for name in ("share", "low", "high")}
     harmful = certificate.harmful
-    single = ("violated_seeds", "violated_seeds_high")
-    attack = certificate.attack
     return {
         "irrational": shares,
         "outside": None if shares is None else gains.outside_is,
-        "verdict": certificate.verdict,
-        "tolerance": certificate.tolerance,
-        "confidence": certificate.confidence,
-        "method": certificate.method,
+        **{name: getattr(certificate, name) for name in ("verdict", "tolerance", "confidence", "method")},
         "epsilon": {"low": certificate.epsilon_low, "high": certificate.epsilon_high},
         "harmful": None if harmful is None else harmful._asdict(),
         "seeds": list(gains.seeds),
@@ -174,7 +147,7 @@ def _plain(certificate: Certificate, dataset: xr.Dataset) -> dict[str, Any]:
         "attack": None if attack is None else {**attack._asdict(), "strategy": dict(attack.strategy)},
         "controls": [control._asdict() for control in certificate.controls],
         "left_out": dict(certificate.left_out),
-        **{name: float(dataset[name]) for name in single},
+        **{name: float(dataset[name]) for name in ("violated_seeds", "violated_seeds_high")},
         "cells": cells,
         "diverged": int(gains.diverged.sum() + gains.honest_diverged.sum()),
     }

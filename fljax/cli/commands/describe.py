@@ -18,16 +18,13 @@ from fljax.core.names import with_article
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:
-    from fljax.cli.catalogue import Description, Parameter
+    from fljax.cli.catalogue import Description
 
 FILE = "experiment.toml"  # that ``fljax init`` writes
 WIDEST = 110  # characters in a line of text that is easy to read
 
 
-def list_(
-    kind: Annotated[str, typer.Argument(help=" | ".join(KINDS))],
-    as_json: Json = False,
-) -> None:
+def list_(kind: Annotated[str, typer.Argument(help=" | ".join(KINDS))], as_json: Json = False) -> None:
     """List what fljax has of a kind, one sentence each; fljax show NAME says all about one of them."""
     from fljax.cli import catalogue
     from fljax.cli.catalogue import plain
@@ -91,7 +88,9 @@ def _lines(each: Description, width: int) -> list[Text]:
         word = "Hyper-parameters" if each.kind == "algorithm" else "Options"
         lines += [Text(), Text(word, "bold")]
         for parameter in each.parameters:
-            lines.append(Text.assemble("  ", (parameter.name, "bold"), f"  {_value(parameter)}"))
+            gradient = {"yes": "; differentiable", "zero": "; gradient zero"}.get(parameter.gradient, "")
+            value = f"  {parameter.type}; {parameter.default_in_words}{gradient}"
+            lines.append(Text.assemble("  ", (parameter.name, "bold"), value))
             lines += _indented(parameter.text, width, 6)
     for title, text in (("Returns", each.returns), ("Raises", each.raises)):
         lines += [Text(), Text(title, "bold"), *_indented(text, width, 2)] if text else []
@@ -110,11 +109,6 @@ def _lines(each: Description, width: int) -> list[Text]:
         lines += [Text(), Text("Published tables that their results belong to (fljax reproduce TABLE)", "bold")]
         lines += _indented(", ".join(tables), width, 2)
     return lines
-
-
-def _value(parameter: Parameter) -> str:
-    gradient = {"yes": "; differentiable", "zero": "; gradient zero"}.get(parameter.gradient, "")
-    return f"{parameter.type}; {parameter.default_in_words}{gradient}"
 
 
 def _indented(text: str, width: int, indent: int) -> list[Text]:

@@ -127,11 +127,7 @@ def sweep(
     ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option(
-            "--grid",
-            metavar="A.B=C,D",
-            help="Values of a key to try; may be repeated. Before the config's.",
-        ),
+        typer.Option("--grid", metavar="A.B=C,D", help="Values of a key to try; may be repeated. Before the config's."),
     ] = None,
     *,
     options: RunOptions,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fljax.cli.printing import as_table, console, fail, print_json, print_places
@@ -40,28 +38,38 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
     with computing(context, runs, lambda: folder_of(chosen, runs)) as (folder, compute):
         answer: Answer = compute(experiment.run, chosen, question, resume=runs.resume)
         worths = {label: games.worth(table) for label, table in answer.tables.items()}
-        pictures = _write(folder, chosen.name, answer, worths, drawn=not runs.no_report)
+        notes = {label: _notes(table) for label, table in answer.tables.items()}
+        from fljax.core.files import write
+        from fljax.report import estimators
+        from fljax.report.worth import TABLE, worth_rows, worth_sentences, worth_table, write_worth
+
+        write(folder / TABLE, worth_table(worths))
+        if answer.estimators:
+            write(folder / estimators.TABLE, estimators.estimator_table(answer.estimators))
+        tables = {label: games.to_dataset(table) for label, table in answer.tables.items()}
+        written = () if runs.no_report else write_worth(folder, tables, worths, chosen.name, notes, answer.estimators)
     gone = {label: words for label, table in answer.tables.items() if (words := games.divergences(table)) is not None}
     if runs.as_json:
-        _print_json(folder, pictures, answer, worths)
+        algorithms = {label: _plain(answer.tables[label], dataset) for label, dataset in worths.items()}
+        for label, compared in answer.estimators.items():
+            algorithms[label]["estimators"] = _estimators_plain(compared)
+            algorithms[label]["estimators_left_out"] = compared.attrs.get("left_out", "")
+        print_json({"directory": str(folder), "algorithms": algorithms, "report": [str(path) for path in written]})
     elif not runs.quiet:
-        from fljax.report.estimators import estimator_rows, estimator_sentences
-        from fljax.report.worth import worth_rows, worth_sentences
-
         for label, dataset in worths.items():
             shown = console(110)
             title = f"{label}: what clients are worth"
             shown.print(as_table(worth_rows(dataset), title, sums=True, whole=True))
-            for sentence in (*worth_sentences(dataset), *_notes(answer.tables[label])):
+            for sentence in (*worth_sentences(dataset), *notes[label]):
                 shown.print(sentence, highlight=False)
             if label in answer.estimators:
                 compared = answer.estimators[label]
                 title = f"{label}: estimators beside retraining"
-                console(145).print(as_table(estimator_rows(compared), title, whole=True))
-                for sentence in estimator_sentences(compared):
+                console(145).print(as_table(estimators.estimator_rows(compared), title, whole=True))
+                for sentence in estimators.estimator_sentences(compared):
                     shown.print(sentence, highlight=False)
             shown.print()
-        print_places(folder, pictures)
+        print_places(folder, written)
     if gone:
         label, words = next(iter(gone.items()))
         others = f", and runs of {len(gone) - 1} more algorithms" if len(gone) > 1 else ""
@@ -127,25 +135,6 @@ def _baseline(text: str) -> Any:
         raise ValueError(f"expected --baseline to be initial, chance or a number, got {text!r}") from None
 
 
-def _write(
-    folder: pathlib.Path, name: str, answer: Answer, worths: Mapping[str, xr.Dataset], *, drawn: bool
-) -> Sequence[pathlib.Path]:
-    """Writes tables as CSV, and a picture and a page if they are drawn; returns the paths of these two."""
-    from fljax import games
-    from fljax.core.files import write
-    from fljax.report import estimators
-    from fljax.report.worth import TABLE, worth_table, write_worth
-
-    write(folder / TABLE, worth_table(worths))
-    if answer.estimators:
-        write(folder / estimators.TABLE, estimators.estimator_table(answer.estimators))
-    if not drawn:
-        return ()
-    labelled = {label: games.to_dataset(table) for label, table in answer.tables.items()}
-    notes = {label: _notes(table) for label, table in answer.tables.items()}
-    return write_worth(folder, labelled, worths, name, notes, answer.estimators)
-
-
 def _notes(table: CoalitionTable) -> list[str]:
     """What a table cost, what is special about runs of few members, and what diverged."""
     from fljax.games import divergences
@@ -153,16 +142,6 @@ def _notes(table: CoalitionTable) -> list[str]:
 
     words = [table.notes, divergences(table)]
     return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]
-
-
-def _print_json(
-    folder: pathlib.Path, pictures: Sequence[pathlib.Path], answer: Answer, worths: Mapping[str, xr.Dataset]
-) -> None:
-    algorithms = {label: _plain(answer.tables[label], dataset) for label, dataset in worths.items()}
-    for label, compared in answer.estimators.items():
-        algorithms[label]["estimators"] = _estimators_plain(compared)
-        algorithms[label]["estimators_left_out"] = compared.attrs.get("left_out", "")
-    print_json({"directory": str(folder), "algorithms": algorithms, "report": [str(path) for path in pictures]})
 
 
 def _estimators_plain(compared: xr.Dataset) -> dict[str, Any]:

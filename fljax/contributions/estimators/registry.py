@@ -6,33 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fljax.contributions.estimators.directions import (
-    cffl_reputation,
-    cosine,
-    digfl,
-    fedce,
-    first_order,
-    rffl_reputation,
-    shapfed,
-)
-from fljax.contributions.estimators.reconstructed import (
-    completed_shapley,
-    fed_shapley,
-    gtg_shapley,
-    in_run_leave_one_out,
-    multi_round,
-    one_round,
-)
+from fljax.contributions.estimators import directions, reconstructed, sampled
 from fljax.contributions.estimators.rounds import Estimate, Estimator, RunRecord, estimate_run
-from fljax.contributions.estimators.sampled import (
-    CachedGame,
-    ipss,
-    msr_banzhaf,
-    owen_shapley,
-    permutation_shapley,
-    stratified_shapley,
-    truncated_shapley,
-)
 from fljax.core.names import unknown
 
 # What an estimator may need, and what that means.
@@ -94,14 +69,14 @@ ESTIMATORS: dict[str, Entry] = {
         "Shapley values of the models that the updates of all rounds make for each coalition",
         _SONG,
         (*_LOOKS, "all coalitions"),
-        one_round,
+        reconstructed.one_round,
         "2^N evaluations",
     ),
     "multi_round": Entry(
         "Shapley values of each round's game, weighted by decay^t",
         _SONG,
         (*_LOOKS, "all coalitions"),
-        multi_round,
+        reconstructed.multi_round,
         "T 2^m evaluations",
         by_round=True,
     ),
@@ -109,7 +84,7 @@ ESTIMATORS: dict[str, Entry] = {
         "Shapley values of each round's game over its cohort: multi_round without decay",
         "Wang et al. (2020)",
         (*_LOOKS, "all coalitions"),
-        fed_shapley,
+        reconstructed.fed_shapley,
         "T 2^m evaluations",
         by_round=True,
     ),
@@ -117,14 +92,14 @@ ESTIMATORS: dict[str, Entry] = {
         "Shapley values of rounds whose unknown coalitions are completed by a matrix of low rank",
         "Fan et al. (ICDE 2022)",
         (*_LOOKS, "all coalitions", "all rounds"),
-        completed_shapley,
+        reconstructed.completed_shapley,
         "T 2^m evaluations",
     ),
     "gtg_shapley": Entry(
         "truncated Shapley values of each round's game, from orders that each client leads in turn",
         "Liu et al. (ACM TIST 2022)",
         (*_LOOKS, "random"),
-        gtg_shapley,
+        reconstructed.gtg_shapley,
         "from 2 T to T 2^m evaluations",
         by_round=True,
     ),
@@ -132,7 +107,7 @@ ESTIMATORS: dict[str, Entry] = {
         "what each round's model would lose without the client's update",
         "Cook, Detection of influential observation in linear regression (1977), in each round",
         _LOOKS,
-        in_run_leave_one_out,
+        reconstructed.in_run_leave_one_out,
         "T (m + 1) evaluations",
         by_round=True,
     ),
@@ -140,7 +115,7 @@ ESTIMATORS: dict[str, Entry] = {
         "how far updates go down the validation loss, before the round",
         "Wang et al. (ICDE 2022)",
         ("gradient",),
-        digfl,
+        directions.digfl,
         "T gradients",
         by_round=True,
     ),
@@ -148,7 +123,7 @@ ESTIMATORS: dict[str, Entry] = {
         "how far updates go down the validation loss, relative to their mean, after the round",
         "IP-FL, appendix H",
         ("individual", "next gradient"),
-        first_order,
+        directions.first_order,
         "T gradients",
         by_round=True,
     ),
@@ -156,7 +131,7 @@ ESTIMATORS: dict[str, Entry] = {
         "cosine of an update with the total of all",
         "Xu et al. (NeurIPS 2021), without their memory",
         ("individual",),
-        cosine,
+        directions.cosine,
         "none",
         by_round=True,
     ),
@@ -164,7 +139,7 @@ ESTIMATORS: dict[str, Entry] = {
         "cosine of the last layer's update with the total, class by class",
         "Tastan et al. (IJCAI 2024)",
         ("head",),
-        shapfed,
+        directions.shapfed,
         "none",
         by_round=True,
     ),
@@ -172,7 +147,7 @@ ESTIMATORS: dict[str, Entry] = {
         "how different a client's updates are, and how bad a model without the client is",
         "Jiang et al. (CVPR 2023)",
         ("individual", "client metric"),
-        fedce,
+        directions.fedce,
         "T m evaluations by clients",
         by_round=True,
     ),
@@ -180,7 +155,7 @@ ESTIMATORS: dict[str, Entry] = {
         "a reputation by the accuracy of the model with the client's update alone",
         "Lyu et al. (2020)",
         (*_LOOKS, "accuracy"),
-        cffl_reputation,
+        directions.cffl_reputation,
         "T m evaluations",
         by_round=True,
     ),
@@ -188,7 +163,7 @@ ESTIMATORS: dict[str, Entry] = {
         "a reputation by the cosine of an update with the total of all",
         "Xu and Lyu (2020)",
         ("individual",),
-        rffl_reputation,
+        directions.rffl_reputation,
         "none",
         by_round=True,
     ),
@@ -196,7 +171,7 @@ ESTIMATORS: dict[str, Entry] = {
         "mean marginal contributions over random orders",
         "Castro, Gomez and Tejada (2009)",
         ("retraining", "random"),
-        permutation_shapley,
+        sampled.permutation_shapley,
         "at most orders (N - 1) + 1 trainings",
         least=lambda clients, **_: clients,
     ),
@@ -204,7 +179,7 @@ ESTIMATORS: dict[str, Entry] = {
         "mean marginal contributions over random orders, 0 once nearly all is gained",
         "Ghorbani and Zou (ICML 2019)",
         ("retraining", "random"),
-        truncated_shapley,
+        sampled.truncated_shapley,
         "at most orders (N - 1) + 1 trainings",
         least=lambda clients, **_: clients,
     ),
@@ -212,7 +187,7 @@ ESTIMATORS: dict[str, Entry] = {
         "mean marginal contributions for each client and number of others",
         "Maleki et al. (2013)",
         ("retraining", "random"),
-        stratified_shapley,
+        sampled.stratified_shapley,
         "at most 2 samples N^2 trainings",
         least=lambda clients, **_: 2 * clients - 1,
     ),
@@ -220,7 +195,7 @@ ESTIMATORS: dict[str, Entry] = {
         "mean marginal contributions to coalitions that each client joins with probability q, over nodes q",
         "Okhrati and Lipani (ICPR 2020)",
         ("retraining", "random"),
-        owen_shapley,
+        sampled.owen_shapley,
         "at most samples nodes (N + 1) trainings",
         least=_of_nodes,
     ),
@@ -228,7 +203,7 @@ ESTIMATORS: dict[str, Entry] = {
         "mean value with the client minus mean value without, over uniform coalitions: Banzhaf values",
         "Wang and Jia (AISTATS 2023)",
         ("retraining", "random"),
-        msr_banzhaf,
+        sampled.msr_banzhaf,
         "at most samples trainings",
         least=lambda clients, samples=1: 2**clients - 1 if samples is None else 1,
     ),
@@ -236,7 +211,7 @@ ESTIMATORS: dict[str, Entry] = {
         "marginal contributions to small coalitions alone",
         "Wei et al. (arXiv 2504.16668)",
         ("retraining", "random"),
-        ipss,
+        sampled.ipss,
         "at most budget - 1 trainings",
         least=lambda clients, **_: clients,
     ),
@@ -244,7 +219,7 @@ ESTIMATORS: dict[str, Entry] = {
 
 
 def estimate(
-    name: str, source: RunRecord | CachedGame, *, clients: int | None = None, key: Any = None, **options: Any
+    name: str, source: RunRecord | sampled.CachedGame, *, clients: int | None = None, key: Any = None, **options: Any
 ) -> Estimate:
     """What clients are worth by the estimator ``name``.
 
@@ -265,14 +240,14 @@ def estimate(
     if name not in ESTIMATORS:
         raise ValueError(unknown("estimator", name, ESTIMATORS))
     entry = ESTIMATORS[name]
-    kind, other = (CachedGame, RunRecord) if entry.on_host else (RunRecord, CachedGame)
+    kind, other = (sampled.CachedGame, RunRecord) if entry.on_host else (RunRecord, sampled.CachedGame)
     if not isinstance(source, kind):
         got = type(source).__name__
         raise ValueError(f"expected a {kind.__name__} for the estimator {name!r}, not a {other.__name__}, got a {got}")
     for each in inspect.signature(entry.function).parameters.values():
         if each.kind is each.KEYWORD_ONLY and each.default is each.empty and each.name not in options:
             raise ValueError(f"expected the option {each.name} for the estimator {name!r}, got none")
-    if isinstance(source, CachedGame):
+    if isinstance(source, sampled.CachedGame):
         return entry.function(source, key, **options)
     if {"gradient", "next gradient"} & set(entry.needs) and source.gradients is None:
         raise ValueError(

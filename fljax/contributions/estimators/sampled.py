@@ -378,18 +378,12 @@ def ipss(game: CachedGame, key: Key[Array, ""] | None = None, *, budget: int) ->
     if size < 1:
         raise ValueError(f"expected a budget of at least {clients + 1} values for {clients} clients, got {budget}")
     complete = int(counts[size])
-    chosen: list[tuple[int, ...]] = []
-    for members in range(size + 1):
-        chosen += itertools.combinations(range(clients), members)
-    left = 0 if size == clients else budget - complete
-    more = _balanced(_random(key), clients, size + 1, left) if left else []
-    codes = np.zeros((len(chosen) + len(more), clients), bool)
-    for row, members in zip(codes, [*chosen, *more], strict=True):
-        row[list(members)] = True
-    values = game.values(codes)
-    by_members = {each: values[place] for place, each in enumerate([*chosen, *more])}
-    strata = np.zeros((clients, clients))
-    number = np.zeros((clients, clients), int)
+    chosen = [members for count in range(size + 1) for members in itertools.combinations(range(clients), count)]
+    if size < clients and budget > complete:
+        chosen += _balanced(_random(key), clients, size + 1, budget - complete)
+    values = game.values(np.array([np.isin(np.arange(clients), members) for members in chosen]))
+    by_members = dict(zip(chosen, values, strict=True))
+    strata, number = np.zeros((clients, clients)), np.zeros((clients, clients), int)
     for members, value in by_members.items():
         for client in members:
             rest = tuple(other for other in members if other != client)

@@ -22,19 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fljax.core import processes, trees
+from fljax.core import processes, sameness, trees
 from fljax.core.files import part_of
-from fljax.core.sameness import (
-    FORCED,
-    Differences,
-    codes_of,
-    compared,
-    forced_in,
-    goes_on,
-    is_recorded,
-    record,
-    without_later,
-)
 from fljax.data.arrays import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
@@ -152,7 +141,7 @@ class CheckpointKeeper:
         position = Position(**saved.about["position"])
         state, best = (part_of(saved.arrays, f"{kind}/") for kind in (_STATE, _BEST))
         self.note(f"goes on after round {position.done} of {position.first + self._lengths[0]}, from a checkpoint")
-        forced = forced_in(saved.about.get(FORCED, ""), differ)
+        forced = sameness.forced_in(saved.about.get(sameness.FORCED, ""), differ)
         return Resumed(position, state, histories[-1], self._layout(saved.about, platform), best, forced)
 
     def _layout(self, about: Mapping[str, Any], platform: str) -> Layout | None:
@@ -212,7 +201,7 @@ class CheckpointKeeper:
             "history": about,
             "layout": layout._asdict(),
             "execution": self._execution,
-            FORCED: self.forced,
+            sameness.FORCED: self.forced,
         }
         self._store.save(position.done, arrays | recorded, told)
         now = time.perf_counter()
@@ -259,7 +248,7 @@ def identity_of(
     identity[f"{_CHECKSUM}the data"] = checksum_of((inputs.federation, _capacities(inputs.federation)))
     identity[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
     identity[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
-    return _plain(identity | record(codes_of((spec.build, spec.static, functions))))
+    return _plain(identity | sameness.record(sameness.codes_of((spec.build, spec.static, functions))))
 
 
 def check_identity(
@@ -277,7 +266,7 @@ def check_identity(
         )
     phrases = _refused(there, here, False)
     earlier = () if there["fljax"] == here["fljax"] else (f"fljax {there['fljax']} wrote the checkpoints",)
-    differ = Differences(tuple(phrases.values()), (*earlier, *compared(there, here).noted))
+    differ = sameness.Differences(tuple(phrases.values()), (*earlier, *sameness.compared(there, here).noted))
     for words in differ.sentences:
         note(words)
     return differ.sentence
@@ -285,18 +274,18 @@ def check_identity(
 
 def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> dict[str, str]:
     """Phrases about all by which a run is refused, by name."""
-    found, here = dict[str, str](), without_later(there, here)
+    found, here = dict[str, str](), sameness.without_later(there, here)
     for name in {**there, **here}:
-        if is_recorded(name) or (force and name not in _FIXED):
+        if sameness.is_recorded(name) or (force and name not in _FIXED):
             continue
         if _without_homes(there.get(name)) == _without_homes(here.get(name)):
             continue
-        if name == "fljax" and goes_on(there.get(name), any(map(is_recorded, there))):
+        if name == "fljax" and sameness.goes_on(there.get(name), any(map(sameness.is_recorded, there))):
             continue
         found[name] = f"{name} is {there.get(name, 'not set')} there and {here.get(name, 'not set')} here"
         if name.startswith(_CHECKSUM):
             found[name] = f"{name.removeprefix(_CHECKSUM)} differ"
-    return found | ({} if force else {words: words for words in compared(there, here).changed})
+    return found | ({} if force else {words: words for words in sameness.compared(there, here).changed})
 
 
 def _without_homes(value: Any) -> Any:

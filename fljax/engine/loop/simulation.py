@@ -24,15 +24,7 @@ from fljax.engine.loop import diagnosis
 from fljax.engine.loop.blocks import Clock, Loop, completed
 from fljax.engine.loop.checkpointing import CheckpointKeeper, identity_of
 from fljax.engine.loop.compilation import Together, fastest
-from fljax.engine.loop.history import (
-    BestSoFar,
-    Hooks,
-    OnEvaluated,
-    OnMemory,
-    Schedule,
-    check_counted,
-    of_one_training,
-)
+from fljax.engine.loop.history import BestSoFar, Hooks, OnEvaluated, OnMemory, Schedule, check_counted, of_one_training
 from fljax.engine.loop.trained import DeployedModels, Predictions, Scoring
 from fljax.engine.programs import program
 from fljax.engine.programs.program import Plan, on_devices

@@ -33,19 +33,8 @@ from fljax.engine.loop.compilation import check_rows, checked_seeds, checked_sha
 from fljax.engine.programs.program import Inputs, Plan, Spec, as_declared, on_devices, partition_plan
 from fljax.engine.programs.shapes import APART, Execution, Sizes, resolve
 from fljax.engine.rounds.states import Seeds
+from fljax.engine.whole_runs import saved
 from fljax.engine.whole_runs.program import Measure, RunEnd, RunRows, Scales, all_scores, whole_runs
-from fljax.engine.whole_runs.saved import (
-    FinishedRuns,
-    MeasureKind,
-    RunFolder,
-    computed_rows,
-    empty_table,
-    enter,
-    finished,
-    labelled_table,
-    measure_kinds,
-    save_runs,
-)
 from fljax.protocol import Algorithm, AnyArray, Federation
 from fljax.training import Local
 
@@ -344,34 +333,34 @@ def runs(
     call, ends = _prepared(
         plan, federation, over, rounds=rounds, seeds=seeds, measure=measure, block=block, execution=execution
     )
-    kinds = measure_kinds(ends)
+    kinds = saved.measure_kinds(ends)
     member = call.varied.member
     everybody = np.ones((call.varied.runs, federation.clients.id.shape[-1]), bool)
     steps = client_steps(plan, federation, everybody if member is None else member, call.sizes.rows)
     _check_number(call, max_runs, kinds, steps)
-    table = empty_table(kinds, call.runs)
+    table = saved.empty_table(kinds, call.runs)
     settings = Checkpoint.of(checkpoint)
     folder, forced = None if settings is None else _folder(settings, call), ""
     if folder is not None:
-        blocks, forced = finished(folder, {name: kind.shape for name, kind in kinds.items()}, call.runs)
+        blocks, forced = saved.finished(folder, {name: kind.shape for name, kind in kinds.items()}, call.runs)
         for earlier in blocks:
-            enter(table, earlier)
+            saved.enter(table, earlier)
         if not table.left.all():
             folder.note(f"goes on with {int(table.left.sum()):,} of {call.runs:,} runs")
     stop = None if settings is None else settings.stop
     with nullcontext() if stop is None else stop.listening():
         order = np.argsort(-np.repeat(call.varied.cost, len(call.seeds)), kind="stable")
         for done, seconds in _blocks(call, order[table.left[order]], block):
-            enter(table, done)
+            saved.enter(table, done)
             if folder is not None:
-                save_runs(folder, done)
+                saved.save_runs(folder, done)
             count = int(call.runs - table.left.sum())
             if on_block is not None:
                 try:
                     on_block(RunsDone(count, call.runs, seconds, len(done.place)))
                 except (Exception, KeyboardInterrupt) as error:
                     note = f"on_block ended the call after {count} of {call.runs} runs; error.results has these"
-                    attach(error, note, results=labelled_table(table, kinds, call.seeds, member))
+                    attach(error, note, results=saved.labelled_table(table, kinds, call.seeds, member))
                     raise
             if stop is not None and stop.made and table.left.any():
                 raise Stopped(count, call.runs, count, "runs")
@@ -380,7 +369,7 @@ def runs(
     if told := (*_sentences(plan, call.varied, call.sizes), *forced.splitlines()):
         about["notes"] = "; ".join(told)
     about |= {FORCED: forced} if forced else {}
-    return labelled_table(table, kinds, call.seeds, member).assign_attrs(about)
+    return saved.labelled_table(table, kinds, call.seeds, member).assign_attrs(about)
 
 
 def _prepared(
@@ -465,7 +454,7 @@ def _rows_of(call: _Call, place: np.ndarray) -> tuple[Inputs, RunRows]:
     return Inputs(traced, by_seed, call.on_devices.federation), own
 
 
-def _check_number(call: _Call, most: int | None, kinds: Mapping[str, MeasureKind], steps: float | None) -> None:
+def _check_number(call: _Call, most: int | None, kinds: Mapping[str, saved.MeasureKind], steps: float | None) -> None:
     """Raises a ValueError with the numbers if there are more than ``most`` runs."""
     if most is None or call.runs <= most:
         return
@@ -506,7 +495,7 @@ def _clusters(plan: Algorithm | Plan) -> int:
     return int(clusters) if is_whole(clusters) else 0
 
 
-def _folder(settings: Checkpoint, call: _Call) -> RunFolder:
+def _folder(settings: Checkpoint, call: _Call) -> saved.RunFolder:
     """The folder of finished blocks, with what the runs must have in common to go on."""
     varied = call.varied
     identity = identity_of(
@@ -527,10 +516,10 @@ def _folder(settings: Checkpoint, call: _Call) -> RunFolder:
         **({} if call.scales is None else {"moments": "of members"}),
     )
     note = settings.note or (lambda words: None)
-    return RunFolder(pathlib.Path(settings.folder), identity, note, settings.force)
+    return saved.RunFolder(pathlib.Path(settings.folder), identity, note, settings.force)
 
 
-def _blocks(call: _Call, left: np.ndarray, block: int | None) -> Iterator[tuple[FinishedRuns, float]]:
+def _blocks(call: _Call, left: np.ndarray, block: int | None) -> Iterator[tuple[saved.FinishedRuns, float]]:
     """The finished blocks and their seconds. The length of each follows from the CPU-seconds of the one before."""
     if not len(left):
         return
@@ -542,7 +531,7 @@ def _blocks(call: _Call, left: np.ndarray, block: int | None) -> Iterator[tuple[
         place, left = left[:count], left[count:]
         began, began_cpu = time.perf_counter(), time.process_time()
         end = whole_runs(spec, call.layout, call.measure, *_rows_of(call, place), rounds)
-        done = computed_rows(jax.tree.map(np.asarray, end), place)
+        done = saved.computed_rows(jax.tree.map(np.asarray, end), place)
         spent = max(time.process_time() - began_cpu, 1e-6)
         if block is None:
             fewest = min(call.rows, APART * call.layout.devices)

@@ -21,6 +21,7 @@ from fljax.config.name_resolution import Offer, builder_arguments, checked_optio
 from fljax.contributions import Contribution, RoundMeasure
 from fljax.contributions.estimators.in_rounds import as_round_measure
 from fljax.core.names import about_algorithm, check_text, describe, name_of, resolve, shown, unknown
+from fljax.core.sameness import code_of
 from fljax.core.values import parameters_of, takes_anything
 from fljax.engine import Plan, plan_of
 from fljax.engine.programs.shapes import checksum_of_programs
@@ -91,14 +92,22 @@ def chosen_of(asked: Deviations, messages: Messages) -> PlayedDeviations:
     return PlayedDeviations({name: strategy for name, strategy in named.items() if name not in left_out}, left_out)
 
 
-def strategies_of(
-    asked: tuple[str, ...] | Mapping[str, Strategy | Deviation],
-) -> Mapping[str, Strategy | Deviation]:
+def strategies_of(asked: tuple[str, ...] | Mapping[str, Strategy | Deviation]) -> Mapping[str, Strategy | Deviation]:
     """The strategies that are asked for by name."""
     if isinstance(asked, Mapping):
         return asked
     usual = usual_deviations(_ALL)
     return {name: usual[name] for name in asked}
+
+
+def recorded_deviations(asked: Deviations) -> Any:
+    """The deviations that are asked for, as values of JSON: names, or the numbers and code by name."""
+    if not isinstance(asked, Mapping):
+        return asked
+    return {
+        name: numbers_of(lie) if isinstance(lie, Strategy) else f"{name_of(lie)} {code_of(lie)}"
+        for name, lie in asked.items()
+    }
 
 
 Builder = Callable[..., Algorithm]

@@ -95,7 +95,10 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
       ``left_out_reason`` of deviations that were not played.
     """
     gains, cells = certificate.gains, ("seed", "cell")
-    single, harmful = ex_post(certificate), certificate.harmful
+    single, harmful, attack = ex_post(certificate), certificate.harmful, certificate.attack
+    changes = {"loss": gains.losses, "welfare": gains.welfare, "participation": gains.participation}
+    known = {name: values for name, values in changes.items() if values is not None}
+    of_changes = {name: simultaneous_bounds(values, certificate.confidence) for name, values in known.items()}
     variables: dict[str, Any] = {
         "gain": (cells, gains.gains),
         "loss": (cells, gains.losses),
@@ -118,14 +121,20 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
         "above": ("cell", single.above),
         "violated_seeds": ((), single.violated),
         "violated_seeds_high": ((), single.violated_high),
-        **_bounds_of_others(certificate),
-        **_evidence(certificate),
+        **{
+            f"{name}_{end}": ("cell", getattr(bounds, end))
+            for name, bounds in of_changes.items()
+            for end in ("low", "high")
+        },
+        **({} if attack is None else {f"attack_{name}": ((), getattr(attack, name)) for name in _OF_ATTACK}),
+        **_columns("attack", _STRATEGY, () if attack is None else attack.strategy, "attack_field"),
+        **_columns("control", Control._fields, certificate.controls, "control"),
+        **_columns("left_out", _LEFT_OUT, certificate.left_out, "left_out"),
     }
     if gains.outside is not None:
         variables["outside"] = ("seed", "client"), gains.outside
         variables["participation"] = cells, gains.participation
-    if certificate.rationality is not None:
-        rationality = certificate.rationality
+    if (rationality := certificate.rationality) is not None:
         shares = {"": rationality.share, "_low": rationality.low, "_high": rationality.high}
         variables |= {f"irrational{end}": ((), value) for end, value in shares.items()}
         surplus = {"": rationality.surplus.mean, "_low": rationality.surplus.low, "_high": rationality.surplus.high}
@@ -139,27 +148,6 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
         "deviation": ("cell", np.asarray(gains.deviations, dtype=str)),
     }
     return xr.Dataset(variables, coordinates, {FORCED: certificate.forced} if certificate.forced else {})
-
-
-def _bounds_of_others(certificate: Certificate) -> dict[str, Any]:
-    """Bounds by cell of what a deviation does beside the gain."""
-    gains, variables = certificate.gains, dict[str, Any]()
-    changes = {"loss": gains.losses, "welfare": gains.welfare, "participation": gains.participation}
-    for name, values in changes.items():
-        if values is not None:
-            bounds = simultaneous_bounds(values, certificate.confidence)
-            variables |= {f"{name}_low": ("cell", bounds.low), f"{name}_high": ("cell", bounds.high)}
-    return variables
-
-
-def _evidence(certificate: Certificate) -> dict[str, Any]:
-    """The attack, the controls, and what was not played; what there is none of has no variables."""
-    variables: dict[str, Any] = {}
-    if certificate.attack is not None:
-        variables |= {f"attack_{name}": ((), getattr(certificate.attack, name)) for name in _OF_ATTACK}
-        variables |= _columns("attack", _STRATEGY, certificate.attack.strategy, "attack_field")
-    variables |= _columns("control", Control._fields, certificate.controls, "control")
-    return variables | _columns("left_out", _LEFT_OUT, certificate.left_out, "left_out")
 
 
 def _columns(start: str, names: Sequence[str], rows: Sequence[Sequence[Any]], dimension: str) -> dict[str, Any]:
@@ -184,6 +172,7 @@ def certificate_of(dataset: xr.Dataset) -> Certificate:
     if lacking:
         raise ValueError(f"expected a certificate, got a dataset without {', '.join(lacking)}")
     arrays = dataset.transpose("seed", "cell", "client", ...)
+    names = tuple(map(str, arrays["name"].values.tolist() if "name" in arrays.coords else ()))
     gains = Gains(
         payoffs=np.asarray(arrays["payoff"].values, float),
         clients=np.asarray(arrays["deviator"].values, int),
@@ -195,33 +184,23 @@ def certificate_of(dataset: xr.Dataset) -> Certificate:
         seeds=tuple(arrays["seed"].values.tolist()),
         # Older files have neither: there a client alone has the mechanism with one member, and ids are names.
         outside_is=str(arrays["outside_is"].values) if "outside_is" in arrays else "mechanism",
-        names=_names_of(arrays),
+        names=() if names == tuple(map(str, range(arrays.sizes["client"]))) else names,
     )
     bounds = Bounds(*(np.asarray(arrays[name].values, float) for name in _BOUNDS), critical=float(arrays["critical"]))
+    attack, left_out = None, tuple(_rows(arrays, "left_out", _LEFT_OUT))
+    if "attack_client" in arrays:
+        strategy: Any = tuple(_rows(arrays, "attack", _STRATEGY))
+        attack = Attack(strategy=strategy, **{name: arrays[f"attack_{name}"].item() for name in _OF_ATTACK})
     result = concluded(
         gains,
         bounds,
         tolerance=float(arrays["tolerance"]),
         confidence=float(arrays["confidence"]),
         method=str(arrays["method"].values),
-        attack=_attack_of(arrays),
+        attack=attack,
         controls=tuple(Control(*row) for row in _rows(arrays, "control", Control._fields)),
     )
-    left_out: Any = tuple(_rows(arrays, "left_out", _LEFT_OUT))
     return result._replace(forced=forced_in(dataset), left_out=left_out)
-
-
-def _names_of(arrays: xr.Dataset) -> tuple[str, ...]:
-    names = tuple(map(str, arrays["name"].values.tolist() if "name" in arrays.coords else ()))
-    return () if names == tuple(map(str, range(arrays.sizes["client"]))) else names
-
-
-def _attack_of(arrays: xr.Dataset) -> Attack | None:
-    if "attack_client" not in arrays:
-        return None
-    ends = [float(arrays[f"attack_{name}"]) for name in ("searched", "mean", "low", "high")]
-    strategy: Any = tuple(_rows(arrays, "attack", _STRATEGY))
-    return Attack(int(arrays["attack_client"]), strategy, int(arrays["attack_candidates"]), *ends)
 
 
 def response_dataset(graph: BestResponseGraph) -> xr.Dataset:

@@ -99,31 +99,22 @@ def mean_estimation(targets: tuple[float, ...]) -> tuple[Plan, Federation]:
     none = rows._replace(size=jnp.zeros(count, jnp.int32))
     examples = Examples(jnp.zeros((count, 1), jnp.float32), jnp.asarray(targets, jnp.float32))
     federation = Federation(examples, ClientData(jnp.arange(count, dtype=jnp.int32), rows, none, rows))
-    local = Local(0.25, 1, steps=1)
-    arguments = {
-        "task": Task(_initial, _predict, _loss),
-        "local": local,
-        "clients_per_round": None,
-        "weights": "uniform",
-    }
-    return Plan(fedavg, arguments), federation
+    task, local = Task(_initial, _predict, _loss), Local(0.25, 1, steps=1)
+    return Plan(fedavg, {"task": task, "local": local, "clients_per_round": None, "weights": "uniform"}), federation
 
 
 def known_mechanisms() -> tuple[Control, ...]:
     """Mean estimation, in which a client doubles its update: with different means it pays, with equal ones not."""
     cases = (("different", DIFFERENT, VIOLATED, KNOWN_GAIN), ("equal", ALIKE, UNSEEN, 0.0))
-    return tuple(_mean_estimation_control(*case) for case in cases)
-
-
-def _mean_estimation_control(words: str, targets: tuple[float, ...], expected: str, known: float) -> Control:
-    plan, federation = mean_estimation(targets)
-    lie = {"update times 2": Strategy(own=2.0)}
-    table = payoffs(plan, federation, rounds=_ROUNDS, seeds=LEAST_SEEDS, deviations=lie, outside=False)
-    # Just below the gain that it must flag, and just above the one that it must not.
-    tolerance = max(known - _SLACK, _SLACK)
-    result = certificate(table, tolerance=tolerance)
-    name = f"mean estimation, {words} means, update times 2"
-    return Control(name, expected, result.verdict, known, result.epsilon_low, result.epsilon_high)
+    controls, lie = list[Control](), {"update times 2": Strategy(own=2.0)}
+    for words, targets, expected, known in cases:
+        plan, federation = mean_estimation(targets)
+        table = payoffs(plan, federation, rounds=_ROUNDS, seeds=LEAST_SEEDS, deviations=lie, outside=False)
+        # Just below the gain that it must flag, and just above the one that it must not.
+        result = certificate(table, tolerance=max(known - _SLACK, _SLACK))
+        name = f"mean estimation, {words} means, update times 2"
+        controls.append(Control(name, expected, result.verdict, known, result.epsilon_low, result.epsilon_high))
+    return tuple(controls)
 
 
 def fee_for_honesty(gains: Gains, tolerance: float, confidence: float, method: str) -> Control:
