@@ -162,7 +162,7 @@ def _searched(plan: Plan, entry: AlgorithmSetup, over: Mapping[str, Interval | f
     numbers = {name: value for name, value in numbers.items() if value.dtype.kind in "iuf"}
     spaces = dict[str, Any]()
     for name, part in over.items():
-        if not isinstance(part, Interval) and not np.ndim(numbers.get(name)):
+        if not isinstance(part, Interval) and not (name in numbers and numbers[name].ndim):
             raise ValueError(f"expected numbers of {name} in the config to search around them, got {given[name]!r}")
         spaces[name] = part if isinstance(part, Interval) else Around(numbers[name], part)
     if not over:

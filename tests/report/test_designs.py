@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 from fljax.games import design_dataset
 from fljax.report.designs import design_rows, design_sentences, front_picture, number_rows, write_design
@@ -35,7 +36,8 @@ def test_the_picture_and_the_page(tmp_path: pathlib.Path) -> None:
     figure = front_picture(DATASET, "a $heading")
     figure.draw_without_rendering()
     axes = figure.axes[0]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["designed", r"\$plain", "fixed"]
+    legend: Any = axes.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["designed", r"\$plain", "fixed"]
     picture, page = write_design(tmp_path, DATASET, "a heading")
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "no better than $plain" in page.read_text()

@@ -346,7 +346,8 @@ def _checked_outside(outside: Outside, stacked: Federation, settings: Mapping[st
 def _stacked(federations: Any, places: int, roles: bool) -> Federation:
     """All federations as one stack; raises a ValueError unless there are so many, or if roles differ by name."""
     if not isinstance(federations, Federation) and callable(federations):
-        made: list[Federation] = [federations(seed) for seed in range(places)]
+        call: Any = federations
+        made: list[Federation] = [call(seed) for seed in range(places)]
         names = list(dict.fromkeys(str(list(one.names.clients or ())) for one in made))
         if roles and len(names) > 1:
             raise ValueError(
@@ -417,8 +418,8 @@ def _worth(mechanism: Mechanism, own: Mapping[str, Any], best: Any, name: str) -
     space, asked, game = mechanism.space, mechanism.asked, mechanism.game
     rows = list[dict[str, Any]]()
     for argument, first in space.arguments(space.start[None]).items():
-        given = mechanism.before.get(argument)
-        fits = np.shape(given) == first.shape[1:] and np.asarray(given).dtype.kind in "iuf"
+        given = np.asarray(mechanism.before.get(argument))  # of an object, if there is none
+        fits = given.shape == first.shape[1:] and given.dtype.kind in "iuf"
         rows.append({**own, argument: np.asarray(given if fits else first[0], np.float32)})
     if not rows:
         return {}

@@ -17,7 +17,7 @@ def chosen(objective: float, regret: float, tolerance: float = 0.03, **numbers: 
     """A candidate whose first number adds .1, and others nothing."""
     fresh = Found(objective, regret, 0.001, 0.2, "double of client 1")
     worth = {name: error_bars(_NOISE / 10 + (0.0 if place else 0.1)) for place, name in enumerate(numbers)}
-    arguments = {name: np.float32(value) for name, value in numbers.items()}
+    arguments = {name: np.asarray(value, np.float32) for name, value in numbers.items()}
     searched = fresh._replace(objective=objective + 0.05) if numbers else _UNKNOWN
     validated = fresh._replace(objective=objective + 0.03)
     return Chosen(tolerance, arguments, searched, validated, fresh, objective + _NOISE, worth)
