@@ -189,6 +189,17 @@ _ALL = (
         {"names": "fmnist_dirichlet"},
     ),
     Measurement(
+        "mechanisms",
+        "mechanisms found by search beside tuned baselines, certified on federations that no search had",
+        "papers.mechanisms",
+        "setting | mechanism | accuracy | designed less it | by seed | regret | certified interval | verdict | above "
+        "outside | optimism | runs | CPU-seconds",
+        {"settings": "roles,alike", "seeds": 3, "budget": 15_000, "tuning": 4_000, "pool": 40, "fresh": 100,
+         "baselines": "", "runs": "runs/mechanisms", "save": ""},
+        {"settings": "roles", "seeds": 1, "budget": 1_000, "tuning": 1_000, "pool": 4, "fresh": 5,
+         "baselines": "uniform"},
+    ),
+    Measurement(
         "estimators",
         "every estimator of contributions beside all coalitions of 8 clients retrained",
         "papers.estimators",
