@@ -121,7 +121,7 @@ def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
         arguments["on_block"](RunsDone(5, 35, 1.0, 5))
     assert told == [RunsDone(40, 70, 1.0, 5)]
     with Stages({"checkpoint": "folder"}, 1).of("a", 0) as first, Stages({}, 1).of("a", 0) as none:
-        assert (first, none) == ({"checkpoint": pathlib.Path("folder/a")}, {})
+        assert (first, none) == ({"checkpoint": Checkpoint(pathlib.Path("folder/a"))}, {})
     with pytest.raises(Stopped, match="stopped after 43 of 70 runs") as raised, stages.of("", 35):
         raise Stopped(8, 35, 8, "runs")
     assert (raised.value.saved, raised.value.unit) == (43, "runs")
