@@ -150,7 +150,7 @@ def searched(name: str, seed: int, options: Namespace) -> dict[str, Any]:
         spent[label], before[0] = (runs + block.block, seconds + now - before[0]), now
         write(log, json.dumps(spent).encode())
 
-    sizes = {"pool": options.pool, "resample": max(1, options.pool // 8), "validation": unseen - options.pool}
+    sizes = {"pool": options.pool, "resample": max(1, options.pool // 10), "validation": unseen - options.pool}
     sizes |= {"fresh": options.fresh, "budget": options.budget, "population": 10, "candidates": 20, "rounds": ROUNDS}
     same: dict[str, Any] = {"deviations": LIES, "seed": seed, "checkpoint": folder, "on_block": count, **sizes}
     same |= {"over": tried[designed].over, "baselines": {label: tried[label] for label in labels}}

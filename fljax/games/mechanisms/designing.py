@@ -161,7 +161,7 @@ def design(
 
     For each tolerance a search maximises ``objective - penalty max(0, regret - tolerance) - max(0, worse -
     worse_off)`` with the share "worse" of clients that have less than outside. The regret is the largest mean gain of a
-    client that lies alone. Every generation draws ``resample`` federations of the pool. It plays the six lies that
+    client that lies alone. Every generation draws ``resample`` federations of the pool. It plays the four lies that
     gained most so far, and every eighth generation plays all. Candidates of all searches are judged on ``validation``
     federations, and the best for each tolerance with all lies. It is certified on ``fresh`` ones, which had no part in
     the search.

@@ -13,7 +13,7 @@ from fljax.games.mechanisms.judging import Cells, Judged, Objective, judged, obj
 from fljax.games.mechanisms.playing import Game, Payoffs, Places
 from fljax.games.mechanisms.searching import Kind, Points, Space
 
-_ACTIVE, _ALL_EVERY = 6, 8  # groups that are played, and after how many generations all are
+_ACTIVE, _ALL_EVERY = 4, 8  # groups that are played, and after how many generations all are
 _MOVED, _SMOOTH = 1e-3, 1e-3  # of payoffs and points, for slopes; and regret within which the penalty sets in
 _KEPT, _FINALISTS = 6, 2  # candidates of each search that validation plays honestly, and with all lies
 
