@@ -18,7 +18,8 @@ import xarray as xr
 from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.files import write
-from fljax.core.names import about_algorithm
+from fljax.core.names import about_algorithm, name_of
+from fljax.core.sameness import FORCED, code_of
 from fljax.core.values import argument_of
 from fljax.data import choose
 from fljax.engine import Plan, RunsDone
@@ -26,12 +27,13 @@ from fljax.experiments.conductor import Outputs, Saving
 from fljax.experiments.inputs.entrants import Deviations, recorded_deviations, strategies_of
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
-from fljax.experiments.whole_runs import Kept, begin, of_runs, reads_standalone, standalone_of
+from fljax.experiments.whole_runs import QUESTION, Kept, begin, of_runs, reads_standalone, standalone_of
 from fljax.games import Around, Baseline, Design, Interval, design, design_dataset, save_certificates
 from fljax.protocol import Algorithm
 from fljax.results import stores
 from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, DESIGN, OF_DESIGN, OpenFolder
+from fljax.results.identity import CHECKPOINTS
 
 
 class Question(NamedTuple):
@@ -97,16 +99,15 @@ def run(
     text, asked = "" if directory is None else dumps(config), in_json(question)
     with _KEPT.opened(directory, text, resume=resume, on_event=on_event, saving=saving) as (saved, outputs, folder):
         if saved is not None:
-            if saved.question != asked:
-                raise ValueError(
-                    f"expected the question of the design in {str(directory)!r}, {saved.question}, got {asked}"
-                )
+            _check_question(saved.question, asked, directory)
             outputs.log.done(question.label)
             return saved.design
+        if directory is not None:
+            _keep_question(directory / OF_DESIGN, asked, resume)
         setup = resolve_setup(config, outputs.log)
         data = _KEPT.data_of(setup, None, outputs, folder)
         found = _design(setup, question, outputs, folder)
-        dataset = design_dataset(found)
+        dataset = design_dataset(found).assign_attrs({FORCED: outputs.log.forced} if outputs.log.forced else {})
         if directory is not None and processes.is_first():
             root = stores.origin(text).assign(question=((), asked), data=((), data))
             write(
@@ -117,6 +118,25 @@ def run(
             outputs.log.tell("saved", question.label, found.runs, found.runs, "")
         outputs.files.finished(question.label)
         return dataset
+
+
+def _keep_question(blocks: pathlib.Path, asked: str, resume: bool) -> None:
+    """Keeps the question beside what is played: what was played for another one would mislead the search."""
+    kept = blocks / QUESTION
+    if resume and kept.is_file() and any(blocks.glob(f"{CHECKPOINTS}/*/*")):
+        _check_question(kept.read_text(), asked, blocks.parent)
+    if processes.is_first():
+        blocks.mkdir(exist_ok=True)
+        write(kept, asked.encode())
+
+
+def _check_question(earlier: str, asked: str, directory: pathlib.Path | None) -> None:
+    """Raises a ValueError for another question, also if the user forces the rest."""
+    before, now = json.loads(earlier), json.loads(asked)
+    changed = [name for name in now if before.get(name) != now[name]]
+    if changed:
+        words = ", ".join(f"{name} {before.get(name)!s:.80} and not {now[name]!s:.80}" for name in changed)
+        raise ValueError(f"expected the question of the design in {str(directory)!r}: {words}")
 
 
 def certificates_of(found: Design) -> dict[str, Any]:
@@ -200,4 +220,8 @@ def _counted(tell: Callable[[RunsDone], Any], total: int) -> Callable[[RunsDone]
 def in_json(asked: Question) -> str:
     """The question as text."""
     deviations = recorded_deviations(asked.deviations)
-    return json.dumps({**asked._asdict(), "deviations": deviations}, default=str)
+    flat = {**asked._asdict(), **asked.settings, "deviations": deviations}
+    del flat["settings"]
+    return json.dumps(
+        flat, default=lambda value: f"{name_of(value)} {code_of(value)}" if callable(value) else str(value)
+    )

@@ -35,20 +35,21 @@ def design_rows(design: xr.Dataset) -> list[list[str]]:
             price = _between(*(cell[f"price_{end}"] for end in ("mean", "low", "high")), sign="+")
             regret = _between(cell["regret"]), str(cell["lie"].values) or "-"
             words = [label, f"{tolerance:g}", _between(bars.mean, bars.low, bars.high)]
-            certified = f"{_between(cell['epsilon_high'])} {cell['verdict'].values}".strip()
+            certified = f"{_between(cell['certified_from'])} {cell['verdict'].values}".strip()
             rows.append([*words, _between(cell["worse_off"]), *regret, certified, "-" if label == DESIGNED else price])
     return rows
 
 
 def number_rows(design: xr.Dataset) -> list[list[str]]:
-    """The numbers that were found as text, and what they add to the objective; arrays are a row each."""
-    rows = [["mechanism", "tolerance", "option", "found", "adds"]]
-    names = ("of_mechanism", "of_epsilon", "name", "entry", "argument", "worth_mean", "worth_low", "worth_high")
+    """The numbers that were found as text, and what each adds to the objective; an array is a row."""
+    rows = [["mechanism", "tolerance", "option", "found", "in place of", "adds"]]
+    names = ("of_mechanism", "of_epsilon", "name", "entry", "argument", "argument_before")
+    names += ("worth_mean", "worth_low", "worth_high")
     columns = [design[name].values.tolist() for name in names]
-    for label, tolerance, name, entry, value, *worth in zip(*columns, strict=True):
+    for label, tolerance, name, entry, *values, mean, low, high in zip(*columns, strict=True):
         if entry <= 0:
-            found = f"{value:.4g}" if entry < 0 else "an array", _between(*worth, sign="+")
-            rows.append([label, f"{tolerance:g}", name, *found])
+            found = [f"{value:.4g}" if entry < 0 else "an array" for value in values]
+            rows.append([label, f"{tolerance:g}", name, *found, _between(mean, low, high, sign="+")])
     return rows
 
 
@@ -57,21 +58,27 @@ def design_sentences(design: xr.Dataset) -> list[str]:
     said: list[str] = []
     for tolerance in design["epsilon"].values.tolist():
         at, where = design.sel(epsilon=tolerance), f"at {tolerance:g}"
+        own = at.sel(mechanism=DESIGNED, stage="fresh")
+        verdict = f", {own['verdict'].values}" if own["verdict"].values else ""
+        said.append(f"Designed {where}: the largest mean gain of a lie is {_between(own['regret'])}{verdict}.")
         for label in [label for label in at["mechanism"].values.tolist() if label != DESIGNED]:
             cell = at.sel(mechanism=label)
             mean, low, high = (float(cell[f"price_{end}"]) for end in ("mean", "low", "high"))
             beside = f"{label}: {_between(mean, low, high, sign='+')}"
             regret = float(cell["regret"].sel(stage="fresh"))
             more = f", whose regret is {regret:.3g}" if regret > tolerance else ""
-            said.append(f"Designed {where} is {'better' if low > 0 else 'no better'} than {beside}{more}.")
+            word = (
+                "better" if low > 0 else "worse" if high < 0 else "no better" if np.isfinite(mean) else "not compared"
+            )
+            said.append(f"Designed {where} is {word} {'than' if np.isfinite(mean) else 'with'} {beside}{more}.")
         stages = at["objective"].sel(mechanism=DESIGNED)
         luck = float(stages.sel(stage="validated") - stages.sel(stage="fresh"))
         said.append(f"On the federations by which it was chosen, designed {where} had {luck:+.4f} more.")
         own = (at["of_mechanism"] == DESIGNED) & (at["of_epsilon"] == tolerance) & (at["entry"] <= 0)
-        names, low = (at[name].values[own.values].tolist() for name in ("name", "worth_low"))
-        idle = [name for name, least in zip(names, low, strict=True) if not least > 0]
+        names, low, high = (at[name].values[own.values].tolist() for name in ("name", "worth_low", "worth_high"))
+        idle = [name for name, least, most in zip(names, low, high, strict=True) if least <= 0 <= most]
         if idle:
-            said.append(f"Not worth a search {where}, since their noise is larger: {', '.join(idle)}.")
+            said.append(f"The objective {where} does not depend on these options beyond its noise: {', '.join(idle)}.")
     return [*said, f"The search took {int(design['runs']):,} runs."]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -13,6 +14,7 @@ from fljax import games
 from fljax.config import Config, parse
 from fljax.data import choose, stack
 from fljax.experiments import design
+from fljax.experiments.conductor import Saving
 from fljax.experiments.design import Question, load_design
 from fljax.games import Interval
 from fljax.results.folders import CERTIFICATES, DESIGN
@@ -114,3 +116,29 @@ def test_federations_of_other_clients_have_no_roles_and_equal_ones_are_told(
 
 def refuse(words: str) -> Any:
     raise ValueError(words)
+
+
+def test_what_was_played_for_another_question_is_never_used(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, checkpoint: Any, **__: Any) -> Any:
+        (pathlib.Path(checkpoint.folder) / "0").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(design, "design", killed)
+    saving = Saving(30.0, 2, None, True)  # forced
+    with pytest.raises(KeyboardInterrupt):
+        design.run(config(), ask(), directory=tmp_path, saving=saving)
+    for other in (ask({"fedavg": {"server_lr": Interval(2.0, 8.0)}}), ask(tolerance=(0.1,))):
+        again: Any = {"directory": tmp_path, "resume": True, "saving": saving}
+        refuses(functools.partial(design.run, config(), other, **again), "expected the question of the design in")
+
+
+def test_a_question_is_the_same_text_in_other_processes() -> None:
+    asked = ask(objective=objective)
+    assert "objective" in design.in_json(asked)
+    assert " at 0x" not in design.in_json(asked)
+
+
+def objective(payoffs: Any) -> Any:
+    return payoffs.min()

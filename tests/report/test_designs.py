@@ -5,6 +5,8 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from fljax.games import design_dataset
 from fljax.report.designs import design_rows, design_sentences, front_picture, number_rows, write_design
 from tests.games.mechanisms.designs import DESIGN
@@ -19,17 +21,31 @@ def test_the_tables_have_intervals() -> None:
     assert first["objective"] == "0.800 (0.780 to 0.820)"  # t = 2.776, error = .0158 / sqrt(5)
     assert (first["regret"], first["by"], first["worse off"]) == ("0.020", "double of client 1", "0.200")
     assert dict(zip(heads, rows[2], strict=True))["designed adds"] == "+0.100 (+0.100 to +0.100)"
-    assert [row[2:4] for row in number_rows(DATASET)[1:]] == [["rate", "1.5"], ["clip", "0.7"], ["rate", "1.2"]]
+    assert [row[2:5] for row in number_rows(DATASET)[1:]] == [
+        ["rate", "1.5", "1"],
+        ["clip", "0.7", "1"],
+        ["rate", "1.2", "1"],
+    ]
 
 
 def test_sentences_say_what_is_no_better_and_what_is_not_worth_a_search() -> None:
     assert design_sentences(DATASET) == [
+        "Designed at 0.03: the largest mean gain of a lie is 0.020.",
         "Designed at 0.03 is no better than $plain: +0.000 (+0.000 to +0.000).",
         "Designed at 0.03 is better than fixed: +0.100 (+0.100 to +0.100), whose regret is 0.25.",
         "On the federations by which it was chosen, designed at 0.03 had +0.0300 more.",
-        "Not worth a search at 0.03, since their noise is larger: clip.",
+        "The objective at 0.03 does not depend on these options beyond its noise: clip.",
         "The search took 1,234 runs.",
     ]
+
+
+def test_a_rule_may_be_worse_or_not_compared() -> None:
+    names = ("price_mean", "price_low", "price_high", "worth_mean", "worth_low", "worth_high")
+    lost = DATASET.assign({name: DATASET[name] * np.nan for name in names})
+    assert "Designed at 0.03 is not compared with fixed: - (- to -), whose regret is 0.25." in design_sentences(lost)
+    assert not any("does not depend" in words for words in design_sentences(lost))
+    less = DATASET.assign(**{f"price_{end}": DATASET[f"price_{end}"] - 1 for end in ("mean", "low", "high")})
+    assert "Designed at 0.03 is worse than $plain: -1.000 (-1.000 to -1.000)." in design_sentences(less)
 
 
 def test_the_picture_and_the_page(tmp_path: pathlib.Path) -> None:

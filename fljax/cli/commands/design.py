@@ -34,8 +34,8 @@ def design(
     """Search numbers of an algorithm of CONFIG under which lying does not pay, beside its other algorithms."""
     from fljax.config import load
 
-    if runs.seeds is not None:
-        raise ValueError("expected --pool, --validation and --fresh, which are the seeds, got --seeds")
+    if runs.seeds is not None or any(change.partition("=")[0].strip() == "seeds" for change in changes_of(runs)):
+        raise ValueError("expected --pool, --validation and --fresh, which are the seeds, got seeds")
     places = options.pool + options.validation + options.fresh
     changes, imports = [*changes_of(runs), f"seeds={max(places, 1)}"], not runs.no_import
     chosen = load(config, changes, imports=imports)
@@ -81,7 +81,9 @@ def _searched(options: DesignOptions, config: Config) -> tuple[str, dict[str, di
         whose = start if dot else label
         if not equals or not name or whose not in labels:
             raise ValueError(f"expected --over [LABEL.]OPTION=RANGE, got {text!r}; labels are {', '.join(labels)}")
-        over.setdefault(whose, {})[name] = _part(text, words)
+        if name in over.setdefault(whose, {}):
+            raise ValueError(f"expected one --over for each option, got two of {name} of {whose}")
+        over[whose][name] = _part(text, words)
     if label not in over:
         raise ValueError(f"expected --over OPTION=RANGE with an option of {label}, got none")
     return label, over

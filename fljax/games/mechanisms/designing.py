@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -56,7 +57,8 @@ class Chosen(NamedTuple):
       fresh: on federations that had no part in it.
       objective: ``[place]``, on each fresh federation.
       worth: of each argument: the fresh objective beyond that with this argument as it was before the search, paired by
-        federation, with its 95 % interval. It was that of the plan or its builder, or else where the search begins.
+        federation, with its 95 % interval. What lies gain then is another matter.
+      before: the arguments before the search: those of the plan or its builder, or else where the search begins.
       certificate: on the fresh federations, with an attack; None for a function.
     """
 
@@ -67,6 +69,7 @@ class Chosen(NamedTuple):
     fresh: Found
     objective: Float[np.ndarray, " place"]
     worth: dict[str, ErrorBars]
+    before: dict[str, Float[np.ndarray, ...]]
     certificate: Certificate | None = None
 
 
@@ -211,6 +214,10 @@ def design(
     Source: Conitzer and Sandholm, "Complexity of mechanism design" (UAI 2002), for mechanisms found by computation;
     Duetting et al., "Optimal auctions through deep learning" (ICML 2019), for regret as a constraint.
     """
+    if "seeds" in of_runs or not (isinstance(mechanism, Plan) or callable(mechanism)):
+        raise ValueError(
+            "expected a fljax.Plan or a function as mechanism, and federations as seeds, got something else"
+        )
     sizes = {"pool": pool, "resample": resample, "validation": validation, "fresh": fresh, "seed": seed}
     _check_numbers(tolerance, worse_off, penalty, search, population, budget=budget, candidates=candidates, **sizes)
     settings: dict[str, Any] = {"rounds": rounds, "utility": utility, **of_runs}
@@ -263,14 +270,14 @@ def _check_numbers(
     """Raises a ValueError for a number that is out of its range."""
     numbers = list(tolerance) if isinstance(tolerance, Sequence | np.ndarray) else []
     fits = all(as_number(value) is not None and 0 <= value < np.inf for value in numbers)
-    if not numbers or not fits or len(set(numbers)) < len(numbers):
+    if not numbers or not fits or len({f"{value:g}" for value in numbers}) < len(numbers):
         raise ValueError(f"expected different tolerances of at least 0, got {tolerance!r}")
     if as_number(worse_off) is None or not 0 <= worse_off <= 1:
         raise ValueError(f"expected worse_off to be a share of clients, got {worse_off!r}")
     if as_number(penalty) is None or not 0 <= penalty < np.inf:
         raise ValueError(f"expected penalty to be a number of at least 0, got {penalty!r}")
     if search not in SEARCHES:
-        raise ValueError(unknown("search", search, SEARCHES))
+        raise ValueError(unknown("kind of search", search, SEARCHES))
     least = {"seed": 0, "candidates": 0, "fresh": LEAST_SEEDS, "population": 4}
     counts |= {} if population is None else {"population": population}
     for name, value in counts.items():
@@ -321,7 +328,9 @@ def _games_of_plans(
                 plan = plan._replace(arguments={**plan.arguments, **floats})
                 check_arguments(plan.build, plan.arguments, {})
             entries[label] = baseline._replace(plan=plan)
-            beside = label != DESIGNED
+            beside, rows = label != DESIGNED, {len(leaf) for leaf in jax.tree.leaves(plan.by_seed)}
+            if rows - {len(stacked.clients.id)}:
+                raise ValueError(f"expected arguments by seed of all {len(stacked.clients.id)} federations, got {rows}")
             games[label] = of_plan(plan, stacked, deviations, beside=beside, checkpoint=folder, **settings)
     return games
 
@@ -380,7 +389,8 @@ def _judged_fresh(
         certificate, arguments = certified.get(point.tobytes()), mechanism.space.arguments(point)
         own = {name: values[0] for name, values in arguments.items()}
         payoffs = game.play(arguments, cells.profiles(game.clients)[:1], at, f"{name}-honest")
-        if mechanism.plan is None or stacked is None or not np.isfinite(payoffs).all():
+        honest_alone = stacked is None or not game.deviations or not np.isfinite(payoffs).all()
+        if mechanism.plan is None or stacked is None or honest_alone:
             payoffs = game.play(arguments, cells.profiles(game.clients), at, name)
         else:
             if certificate is None:
@@ -401,9 +411,10 @@ def _judged_fresh(
             payoffs = np.concatenate([gains.honest[:, None], gains.payoffs], axis=1).transpose(1, 0, 2)[None]
         fresh = mechanism.judged(payoffs, cells, at)
         by_place = objectives_of(asked.objective, np.nan_to_num(payoffs[0, 0], nan=-np.inf), outside)
-        shown, worth = mechanism.found(fresh, 0), _worth(mechanism, own, by_place, f"fresh-{tolerance:g}-worth")
-        parts = candidate.searched, candidate.validated, shown
-        found.append(Chosen(tolerance, own, *parts, by_place, worth, certificate))
+        before = _numbers_before(mechanism)
+        worth = _worth(mechanism, own, before, by_place, f"fresh-{tolerance:g}-worth")
+        parts = candidate.searched, candidate.validated, mechanism.found(fresh, 0)
+        found.append(Chosen(tolerance, own, *parts, by_place, worth, before, certificate))
     return tuple(found)
 
 
@@ -413,16 +424,24 @@ def _before(baseline: Baseline) -> dict[str, Any]:
     return {name: argument_of(plan.build, plan.arguments, name, None) for name in baseline.over}
 
 
-def _worth(mechanism: Mechanism, own: Mapping[str, Any], best: Any, name: str) -> dict[str, ErrorBars]:
-    """What each argument adds to the objective ``best`` on fresh federations, beside what it was before."""
-    space, asked, game = mechanism.space, mechanism.asked, mechanism.game
-    rows = list[dict[str, Any]]()
-    for argument, first in space.arguments(space.start[None]).items():
-        given = np.asarray(mechanism.before.get(argument))  # of an object, if there is none
+def _numbers_before(mechanism: Mechanism) -> dict[str, Any]:
+    """The arguments before the search."""
+    found = dict[str, Any]()
+    for name, first in mechanism.space.arguments(mechanism.space.start[None]).items():
+        given = np.asarray(mechanism.before.get(name))  # of an object, if there is none
         fits = given.shape == first.shape[1:] and given.dtype.kind in "iuf"
-        rows.append({**own, argument: np.asarray(given if fits else first[0], np.float32)})
-    if not rows:
+        found[name] = np.asarray(given if fits else first[0], np.float32)
+    return found
+
+
+def _worth(
+    mechanism: Mechanism, own: Mapping[str, Any], before: Mapping[str, Any], best: Any, name: str
+) -> dict[str, ErrorBars]:
+    """What each argument adds to the objective ``best`` on fresh federations, beside what it was before."""
+    asked, game = mechanism.asked, mechanism.game
+    if not own:
         return {}
+    rows = [{**own, argument: before[argument]} for argument in own]
     candidates = {argument: np.stack([row[argument] for row in rows]) for argument in own}
     outside = None if game.outside is None else game.outside[asked.unseen]
     honest = game.play(candidates, np.zeros((1, game.clients), int), asked.unseen, f"{mechanism.name}/{name}")[:, 0]

@@ -35,7 +35,7 @@ class Cells(NamedTuple):
     @property
     def groups(self) -> int:
         """How many groups there are."""
-        return int(self.group.max()) + 1
+        return int(self.group.max(initial=-1)) + 1
 
     def of_groups(self, groups: Int[np.ndarray, " some"]) -> Cells:
         """The cells of some groups, which keep their numbers."""

@@ -9,6 +9,7 @@ import xarray as xr
 
 from fljax.games.mechanisms.designing import DESIGNED, Design
 from fljax.games.mechanisms.steps import Found
+from fljax.games.strategic.gains import Certificate
 
 STAGES = ("searched", "validated", "fresh")
 _CERTIFIED = ("verdict", "epsilon_low", "epsilon_high")
@@ -21,10 +22,12 @@ def design_dataset(design: Design) -> xr.Dataset:
     Returns:
       By ``stage`` (searched, validated, fresh), mechanism and epsilon: the ``objective``, the ``regret`` with its
       ``error``, the ``lie`` that has it, and ``worse_off``. By mechanism and epsilon: ``verdict``, ``epsilon_low``
-      and ``epsilon_high`` of certificates ("" and NaN without one), and ``price_mean``, ``price_low``, ``price_high``
+      and ``epsilon_high`` of certificates ("" and NaN without one), ``certified_from``, the least tolerance with which
+      they say CERTIFIED, and ``price_mean``, ``price_low``, ``price_high``
       of ``Design.price`` (0 of the designed mechanism). ``fresh_objective`` is by place, too. By ``number``:
-      ``argument`` with the coordinates ``of_mechanism``, ``of_epsilon``, ``name`` and, for arrays, ``entry`` (else
-      -1); ``worth_mean``, ``worth_low`` and ``worth_high`` are those of its whole argument. ``runs`` is one number.
+      ``argument`` and ``argument_before`` with the coordinates ``of_mechanism``, ``of_epsilon``, ``name`` and, for
+      arrays, ``entry`` (else -1); ``worth_mean``, ``worth_low`` and ``worth_high`` are those of its whole argument.
+      ``runs`` is one number.
     """
     labels, rows = list(design.chosen), list(design.chosen.values())
     by = ("mechanism", "epsilon")
@@ -41,24 +44,25 @@ def design_dataset(design: Design) -> xr.Dataset:
     certificates = [[one.certificate for one in row] for row in rows]
     for name, absent in zip(_CERTIFIED, ("", np.nan, np.nan), strict=True):
         variables[name] = by, np.array([[getattr(one, name, absent) for one in row] for row in certificates])
+    variables["certified_from"] = by, np.array([[_certified_from(one) for one in row] for row in certificates])
     variables["fresh_objective"] = (*by, "place"), np.array([[one.objective for one in row] for row in rows])
     numbers = [
-        (
-            label,
-            one.tolerance,
-            name,
-            entry if np.ndim(value) else -1,
-            float(number),
-            *(getattr(worth, bar) for bar in _BARS),
-        )
+        (label, one.tolerance, name, entry if np.ndim(value) else -1, found, was, worth.mean, worth.low, worth.high)
         for label, row in design.chosen.items()
         for one in row
         for name, value in one.arguments.items()
         for worth in [one.worth[name]]
-        for entry, number in enumerate(np.ravel(value))
+        for entry, (found, was) in enumerate(zip(np.ravel(value), np.ravel(one.before[name]), strict=True))
     ]
-    columns = list(zip(*numbers, strict=True)) or [()] * 8
-    names = ("of_mechanism", "of_epsilon", "name", "entry", "argument", *(f"worth_{bar}" for bar in _BARS))
+    names = ("of_mechanism", "of_epsilon", "name", "entry", "argument", "argument_before")
+    names += tuple(f"worth_{bar}" for bar in _BARS)
+    columns = list(zip(*numbers, strict=True)) or [()] * len(names)
     table = {name: ("number", np.array(values)) for name, values in zip(names, columns, strict=True)}
     coordinates = {"stage": list(STAGES), "mechanism": labels, "epsilon": tolerances}
     return xr.Dataset({**variables, **table, "runs": design.runs}, coordinates).set_coords(names[:4])
+
+
+def _certified_from(certificate: Certificate | None) -> float:
+    if certificate is None or "NO EFFECT SEEN" in certificate.verdicts:
+        return np.nan
+    return max(0.0, certificate.epsilon_high, 0.0 if certificate.attack is None else certificate.attack.high)

@@ -413,9 +413,11 @@ def checked_plan(
             raise ValueError('expected no deviations for the shape "join", whose clients are honest')
         return CheckedPlan(plan, messages, None, asked)
     tried = usual_deviations(messages) if deviations is None else deviations
-    if beside and not (left_out := unread(tried, messages)).keys() >= tried.keys():
+    if beside:
+        left_out = unread(tried, messages)
         tried = {name: lie for name, lie in tried.items() if name not in left_out}
-    check_deviations(tried, messages, algorithm)
+    if tried or not beside:
+        check_deviations(tried, messages, algorithm)
     if functions_of(tried):  # whose results may have another form than messages
         nobody = jnp.zeros(federation.clients.id.shape[-1])
         messages_of(played_by(plan, tried, {"played": Strategy(), "chosen": nobody}), federation)

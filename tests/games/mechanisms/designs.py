@@ -20,7 +20,8 @@ def chosen(objective: float, regret: float, tolerance: float = 0.03, **numbers: 
     arguments = {name: np.asarray(value, np.float32) for name, value in numbers.items()}
     searched = fresh._replace(objective=objective + 0.05) if numbers else _UNKNOWN
     validated = fresh._replace(objective=objective + 0.03)
-    return Chosen(tolerance, arguments, searched, validated, fresh, objective + _NOISE, worth)
+    before = {name: np.asarray(1.0, np.float32) for name in numbers}
+    return Chosen(tolerance, arguments, searched, validated, fresh, objective + _NOISE, worth, before)
 
 
 DESIGN = Design(

@@ -11,13 +11,16 @@ import pytest
 from hypothesis import given
 
 from fljax import Plan, algorithms, data, games
+from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
 from fljax.games import Around, Baseline, Design, Interval, design
 from fljax.games.mechanisms.designing import DESIGNED
 from fljax.games.mechanisms.playing import of_plan
 from fljax.games.mechanisms.searching import Space
+from fljax.games.mechanisms.tables import _certified_from
 from fljax.scenarios import ByReport, Strategy
 from tests.compiled import compilations
 from tests.games.mechanisms import known
+from tests.games.played import GAINS, unilateral
 
 DOUBLE = {"double": Strategy(own=2.0)}
 ONE: dict[str, Any] = {"pool": 1, "resample": 1, "validation": 1, "fresh": 5}
@@ -306,6 +309,41 @@ def test_baselines_do_not_play_what_they_never_read() -> None:
     assert names == [{"double", "no loss"}, {"double"}]
 
 
+def test_a_baseline_that_reads_no_lie_has_nothing_to_certify() -> None:
+    plan, lies = Plan(algorithms.qffl, {**known.SAME, "q": 1.0}), {"no loss": Strategy(factor=ByReport(loss=0.0))}
+    beside = {"b": Baseline(known.UNIFORM, RATE, 300)}
+    found = rates(mechanism=plan, deviations=lies, budget=300, baselines=beside, tolerance=[1.0])
+    (chosen,) = found.chosen["b"]
+    assert (chosen.certificate, chosen.fresh.regret, chosen.fresh.lie) == (None, 0.0, "")
+    assert float(chosen.arguments["server_lr"]) == pytest.approx(1.0, abs=0.1)
+    dataset = games.design_dataset(found)
+    assert dataset["verdict"].values.tolist()[1] == [""]
+
+
+def test_a_request_to_stop_between_calls_of_one_block_is_heard(tmp_path: pathlib.Path) -> None:
+    stop, played = StopRequest(), list[int]()
+
+    def stopped(block: Any) -> None:
+        played.append(block.block)
+        if len(played) == 5:
+            stop.make()
+
+    with pytest.raises(Stopped):
+        rates(tolerance=[0.05], budget=400, checkpoint=Checkpoint(tmp_path, stop=stop), on_block=stopped)
+    assert len(played) == 5
+    again, whole = rates(tolerance=[0.05], budget=400, checkpoint=tmp_path), rates(tolerance=[0.05], budget=400)
+    assert again.chosen[DESIGNED][0].arguments == whole.chosen[DESIGNED][0].arguments
+
+
+def test_a_tolerance_is_certified_where_the_attack_gains_less_too() -> None:
+    gains = unilateral(GAINS)
+    certificate = games.certificate(gains, tolerance=0.05)
+    attacked = certificate._replace(attack=games.Attack(0, (("own", 2.0),), 6, 0.0, 0.1, 0.0, 0.2))
+    assert _certified_from(certificate) == max(0.0, certificate.epsilon_high)
+    assert _certified_from(attacked) == 0.2
+    assert np.isnan(_certified_from(None))
+
+
 def test_what_two_tolerances_share_is_certified_once_and_judged_at_each() -> None:
     played = list[int]()
     options: dict[str, Any] = {"on_block": lambda done: played.append(done.block), "max_runs": 1, "outside": None}
@@ -322,6 +360,8 @@ def test_an_argument_that_is_searched_needs_no_default_and_none_is_by_seed() -> 
     assert 0.1 <= float(found.chosen[DESIGNED][0].arguments["b"]) <= 0.3
     with pytest.raises(ValueError, match="expected arguments that are not by seed to search, got b"):
         rates(mechanism=plan._replace(by_seed={"b": np.zeros(7)}), over={"b": Interval(0.1, 0.3)}, outside=None)
+    with pytest.raises(ValueError, match=r"by: expected arguments by seed of all 7 federations, got \{3\}"):
+        rates(baselines={"by": Baseline(plan._replace(by_seed={"b": np.zeros(3)}))}, outside=None)
 
 
 def without_default(task: Any, local: Any, *, b: float, clients_per_round: int | None = None) -> Any:
