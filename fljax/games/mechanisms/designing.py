@@ -164,10 +164,10 @@ def design(
 
     For each tolerance a search maximises ``objective - penalty max(0, regret - tolerance) - max(0, worse -
     worse_off)`` with the share "worse" of clients that have less than outside. The regret is the largest mean gain of a
-    client that lies alone. Every generation draws ``resample`` federations of the pool. It plays the four lies that
-    gained most so far, and every eighth generation plays all. Candidates of all searches are judged on ``validation``
-    federations, and the best for each tolerance with all lies. It is certified on ``fresh`` ones, which had no part in
-    the search.
+    client that lies alone. Every generation draws ``resample`` federations of the pool. It plays the four lies (without
+    roles up to twelve) that gained most so far, and every eighth generation plays all. Candidates of all searches are
+    judged on ``validation`` federations, and the best for each tolerance with all lies. It is certified on ``fresh``
+    ones, which had no part in the search.
 
     Args:
       mechanism: a plan, or a function ``(numbers, profile [N], seed) -> payoffs [N]``: ``numbers`` are those searched,

@@ -13,7 +13,7 @@ from fljax.games.mechanisms.judging import Cells, Judged, Objective, judged, obj
 from fljax.games.mechanisms.playing import Game, Payoffs, Places
 from fljax.games.mechanisms.searching import Kind, Points, Space
 
-_ACTIVE, _ALL_EVERY = 4, 8  # groups that are played, and after how many generations all are
+_ACTIVE, _POOLED, _ALL_EVERY = 4, 12, 8  # cells that are played, with roles and without; all are in some generations
 _MOVED, _SMOOTH = 1e-3, 1e-3  # of payoffs and points, for slopes; and regret within which the penalty sets in
 _KEPT, _FINALISTS = 6, 2  # candidates of each search that validation plays honestly, and with all lies
 
@@ -188,7 +188,7 @@ def searched(mechanism: Mechanism, place: int) -> tuple[list[Candidate], int]:
     generator = np.random.default_rng(keys[0])
     search = asked.search.of(mechanism.space, int(keys[1]), mechanism.population)
     proposal, kept, spent, generation = next(search), list[Candidate](), 0, 0
-    groups = max(1, _ACTIVE // (1 if asked.roles else len(asked.deviators)))
+    groups = _ACTIVE if asked.roles else max(1, _POOLED // len(asked.deviators))
     gained = np.full(cells.groups, np.inf)  # by each lie in the generation that played it last
     while True:
         places, name = np.sort(generator.choice(asked.pool, asked.resample, replace=False)), f"{place}-{generation}"
