@@ -20,6 +20,7 @@ from fljax import __version__, algorithms, scenarios  # noqa: E402
 PICTURES = {
     "assets/throughput.png": ROOT / "benchmarks/results/current/throughput.png",
     "assets/quickstart.png": ROOT / "benchmarks/results/current/quickstart.png",
+    "assets/mechanisms.png": ROOT / "benchmarks/results/current/mechanisms.png",
     "assets/robust.png": ROOT / "benchmarks/results/current/robust.png",
 }
 

@@ -216,5 +216,7 @@ def picture(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             linear, first, first_bias, second, bias = map(np.asarray, parts_of(theta)[:5])
             weight = np.logaddexp(0, features @ linear + np.tanh(features @ first + first_bias) @ second + bias) + 1e-6
             axis.semilogy(x, weight / weight[50])
+        axis.set_yticks([0.2, 0.5, 1, 2], ["0.2", "0.5", "1", "2"])
+        axis.minorticks_off()
         axis.set(xlabel=feature, ylabel="" if place else f"{name}: weight")
     return figure
