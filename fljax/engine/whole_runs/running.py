@@ -326,7 +326,7 @@ def runs(
       ValueError: if arguments do not fit the plan, the federation or each other, there are more than ``max_runs`` runs,
         or the folder is of other runs; as ``fljax.simulate`` for the plan and the federation.
       OSError: if a block cannot be saved.
-      Stopped: if ``Checkpoint.stop`` asks for it, after a block, or if it did so in an earlier call.
+      Stopped: if ``Checkpoint.stop`` asks for it, after a block.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
     """
     _check_counts(block=block, max_runs=max_runs)
@@ -349,8 +349,6 @@ def runs(
             folder.note(f"goes on with {int(table.left.sum()):,} of {call.runs:,} runs")
     stop = None if settings is None else settings.stop
     with nullcontext() if stop is None else stop.listening():
-        if stop is not None and stop.made and table.left.any():  # of an earlier call
-            raise Stopped(count := int(call.runs - table.left.sum()), call.runs, count, "runs")
         order = np.argsort(-np.repeat(call.varied.cost, len(call.seeds)), kind="stable")
         for done, seconds in _blocks(call, order[table.left[order]], block):
             saved.enter(table, done)

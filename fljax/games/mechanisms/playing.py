@@ -14,7 +14,7 @@ from fljax.core import trees, users
 from fljax.core.values import is_whole
 from fljax.data import choose
 from fljax.engine import Over, Plan, evaluate_clients, rollout
-from fljax.engine.checkpoints import Checkpoint
+from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.rounds.states import by_id
 from fljax.games.strategic.playing import checked_plan, places_of, played_by, strategies_played, tables_of
 from fljax.games.strategic.utilities import Utility, UtilityFunction, tokens_of
@@ -76,6 +76,8 @@ def of_plan(
     def play(candidates: Candidates, profiles: Int[np.ndarray, "profile client"], at: Places, name: str) -> Payoffs:
         over, same = Over(candidates) if candidates else None, {"block": ROWS, **settings, "seeds": at.tolist()}
         same["checkpoint"] = checkpoint and checkpoint.below(name)
+        if checkpoint is not None and checkpoint.stop is not None and checkpoint.stop.made:  # in a call of one block
+            raise Stopped(0, len(at) * len(profiles), 0, "runs")
         tables = tables_of(game._replace(plan=of_places(plan, at)), choose(pool, at), profiles, over, **same)
         return np.stack([table.payoffs.transpose(1, 0, 2) for table in tables])
 
