@@ -94,7 +94,7 @@ def front_picture(design: xr.Dataset, heading: str = "") -> Figure:
     figure = Figure(figsize=(8.6, 5.2), layout="constrained")
     axes, labels = panel(figure), [str(label) for label in design["mechanism"].values]
     fresh, looks = design.sel(stage="fresh"), styles(labels)
-    for label in labels:
+    for place, label in enumerate(labels):
         own = fresh.sel(mechanism=label)
         bars = error_bars(own["fresh_objective"].transpose("place", "epsilon").values)
         regret, ends = own["regret"].values, [own[name].values for name in ("epsilon_low", "epsilon_high")]
@@ -102,8 +102,8 @@ def front_picture(design: xr.Dataset, heading: str = "") -> Figure:
         tall: Any = [bars.mean - bars.low, bars.high - bars.mean]
         look = looks[label]
         axes.errorbar(
-            regret, bars.mean, tall, wide, color=look.colour, marker="o", linestyle="-", linewidth=1,
-            elinewidth=0.8, markersize=8 if label == DESIGNED else 5, label=fitted(printable(label, 400), 2.6, 10),
+            regret, bars.mean, tall, wide, color=look.colour, marker="osD^v"[place // 6 % 5],
+            linestyle="-", linewidth=1, elinewidth=0.8, markersize=8 if label == DESIGNED else 5, label=fitted(printable(label, 400), 2.6, 10),
         )  # fmt: skip
     for tolerance in design["epsilon"].values.tolist():
         axes.axvline(tolerance, color=style.INK, linewidth=0.8, linestyle=":")
