@@ -101,9 +101,10 @@ def front_picture(design: xr.Dataset, heading: str = "") -> Figure:
         wide: Any = [np.nan_to_num(np.maximum(gap, 0)) for gap in (regret - ends[0], ends[1] - regret)]
         tall: Any = [bars.mean - bars.low, bars.high - bars.mean]
         look = looks[label]
+        size, name = 8 if label == DESIGNED else 5, fitted(printable(label, 400), 2.6, 10)
         axes.errorbar(
-            regret, bars.mean, tall, wide, color=look.colour, marker="osD^v"[place // 6 % 5],
-            linestyle="-", linewidth=1, elinewidth=0.8, markersize=8 if label == DESIGNED else 5, label=fitted(printable(label, 400), 2.6, 10),
+            regret, bars.mean, tall, wide, color=look.colour, marker="osD^v"[place // 6 % 5], linestyle="-",
+            linewidth=1, elinewidth=0.8, markersize=size, label=name,
         )  # fmt: skip
     for tolerance in design["epsilon"].values.tolist():
         axes.axvline(tolerance, color=style.INK, linewidth=0.8, linestyle=":")
